@@ -1,0 +1,36 @@
+"""protofed: prototype-based federated learning for clients that differ in data, labels, models and machines.
+
+>>> import protofed
+>>> result = protofed.run({"run": {"rounds": 2}, "data": {"clients": 4}})
+>>> sorted(result.summary["accuracy"])
+['head', 'prototype', 'prototype_all']
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Config", "Result", "UserError", "run"]
+
+if TYPE_CHECKING:
+    from protofed.config import Config
+    from protofed.errors import UserError
+    from protofed.run import Result, run
+
+
+def __getattr__(name: str) -> Any:
+    """Load torch and the rest only when something of it is asked for."""
+    import importlib
+
+    homes = {
+        "Config": "protofed.config",
+        "UserError": "protofed.errors",
+        "Result": "protofed.run",
+        "run": "protofed.run",
+    }
+    if name not in homes:
+        raise AttributeError(f"module 'protofed' has no attribute {name!r}")
+    found = getattr(importlib.import_module(homes[name]), name)
+    globals()[name] = found  # also over the submodule of the same name, which the import has put there
+    return found

@@ -1,0 +1,162 @@
+"""The command `protofed`. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from protofed import __version__
+from protofed.errors import UserError
+
+app = typer.Typer(
+    name="protofed", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown",
+    help="Prototype-based federated learning for clients that differ in data, labels, models and machines.",
+    epilog="Start with `protofed run`: fedproto on digits, 20 clients, a few seconds. Then `protofed list`.",
+)  # fmt: skip
+
+
+def version(wanted: bool) -> None:
+    if wanted:
+        print(f"protofed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    show: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[
+        Optional[str], typer.Argument(help="methods, datasets, partitions, nets or recipes; all of them if left out")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what there is: methods, datasets, partitions, nets, recipes, with their options and defaults."""
+    from protofed.catalogue import KINDS, catalogue
+    from protofed.errors import did_you_mean
+
+    if kind is not None and kind not in KINDS:
+        raise UserError(f"There is no list of {kind!r}. {did_you_mean(kind, KINDS)}")
+    lists = {name: catalogue(name) for name in ([kind] if kind else KINDS)}
+    if as_json:
+        print(json.dumps(lists[kind] if kind else lists, indent=2))
+        return
+    for name, entries in lists.items():
+        print(f"{name}:")
+        for entry in entries:
+            print(f"  {entry['name']:<12} {entry['about']}")
+            if entry["options"]:
+                print(f"  {'':<12}   {', '.join(f'{key}={shown(value)}' for key, value in entry['options'].items())}")
+
+
+def shown(value: Any) -> str:
+    """A default as one writes it in an experiment file."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+@app.command()
+def run(
+    file: Annotated[
+        Optional[Path], typer.Argument(help="The experiment, TOML; none: fedproto on digits, 20 clients, nway.")
+    ] = None,
+    sets: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Change a value, e.g. --set train.lr=0.1; a new name drops the old one's options.",
+        ),
+    ] = None,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", help="The run folder to write; default: a new one in runs/.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue the run in --out, bit for bit; --set run.rounds=N for more rounds."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Run a federation and write a run folder."""
+    from rich.console import Console
+
+    from protofed.config import Config
+    from protofed.folder import Folder
+    from protofed.run import run as run_experiment
+    from protofed.screen import Screen, verdict
+
+    if resume:
+        if out is None or file is not None:
+            raise UserError(
+                "--resume continues the run in --out with its own config.toml: give --out, and no experiment file."
+            )
+        before = Config.load(Folder.old(out).path / "config.toml")
+        config = Config.load(out / "config.toml", sets or ())
+        if others := changed(before.table(), config.table()):
+            raise UserError(f"--resume can change run.rounds only, not {', '.join(others)}. Start a new run for that.")
+    else:
+        config = Config.load(file, sets or ())
+        out = out or fresh(f"{config.method_name}-{config.data.name}")
+    console = Console(quiet=quiet)
+    try:
+        with Screen(console) as screen:
+            result = run_experiment(config, out, resume=resume, watcher=screen)
+    except KeyboardInterrupt:
+        print(f"\nInterrupted. Continue with: protofed run --resume --out {out}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    console.print(verdict(result), highlight=False, soft_wrap=True)
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The keys of two configurations that differ, run.rounds aside."""
+    pairs = [(section, key) for section in after if isinstance(after[section], dict) for key in after[section]]
+    different = [f"{a}.{b}" for a, b in pairs if (a, b) != ("run", "rounds") and after[a][b] != dict(before[a]).get(b)]
+    return different + [
+        section for section in after if not isinstance(after[section], dict) and after[section] != before[section]
+    ]
+
+
+def fresh(name: str) -> Path:
+    """A folder in runs/ that is not there yet."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Put runs side by side: accuracy by head and by prototype, spread over clients, cost."""
+    from rich.console import Console
+
+    from protofed.compare import collect, remarks, table
+
+    results = collect(folders)
+    if as_json:
+        print(json.dumps(results, indent=2))
+        return
+    console = Console()
+    console.print(table(results))
+    for remark in remarks(results):
+        console.print(remark, highlight=False, soft_wrap=True)
+
+
+def entry() -> None:
+    """Run the command; a user's error is a message, not a traceback."""
+    try:
+        app()
+    except UserError as problem:
+        print(f"protofed: {problem}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,65 @@
+"""Runs side by side: accuracy by head and by prototype, spread over clients, cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from protofed.errors import UserError
+from protofed.folder import Folder
+from protofed.screen import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The results of the run folders, each with its folder and the hash of its partition."""
+    missing = [str(path) for path in paths if not path.is_dir()]
+    if missing:
+        raise UserError(f"There is no folder {', '.join(missing)}. Give folders that `protofed run --out` wrote.")
+    return [{"run": str(path), "partition": Folder(path).partition_hash(), **Folder(path).result()} for path in paths]
+
+
+def cells(result: dict[str, Any]) -> dict[str, str]:
+    """A run in words."""
+    cost, shared = result["cost"], result["global"]["accuracy"]
+    return {
+        "run": result["run"],
+        "method": result["method"],
+        "by head": percent(result["accuracy"]["head"]),
+        "by prototype": percent(result["accuracy"]["prototype"]),
+        "server model": "-" if shared is None else f"{100 * shared:.1f} %",
+        "sent up": f"{cost['up_params']:,}",
+        "sent down": f"{cost['down_params']:,}",
+        "MB in all": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
+        "time": duration(result["seconds"]["total"]),
+    }
+
+
+def table(results: Sequence[dict[str, Any]]) -> Table:
+    """One row a run."""
+    made = Table(caption="accuracy ± spread over clients, each on its own test set; sent: numbers a round, all clients")
+    for name in cells(results[0]):
+        made.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")
+    for result in results:
+        made.add_row(*cells(result).values())
+    return made
+
+
+def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What a reader of the table must know: whether the runs can be compared at all, and what chance is."""
+    notes = []
+    for key, what in (
+        ("dataset", "datasets"),
+        ("partition", "partitions of the data"),
+        ("seed", "seeds"),
+        ("rounds", "numbers of rounds"),
+    ):
+        if len({result[key] for result in results}) > 1:
+            notes.append(f"Careful: these runs have different {what}.")
+    if len({result["majority"] for result in results}) == 1:
+        notes.append(f"Always answering a client's commonest class gives {100 * results[0]['majority']:.1f} %.")
+    return notes

@@ -1,0 +1,285 @@
+"""The experiment file: typed sections, defaults, and errors that help.
+
+Every section is a frozen dataclass whose fields are its keys: those of [train] live in `local.py`, those of a method,
+a net or a partition with the thing itself.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from annotated_types import Ge, Gt
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
+
+from protofed.core import AnyMethod
+from protofed.data.partition import PARTITIONS, Partition
+from protofed.data.sources import SOURCES
+from protofed.engines import ENGINES
+from protofed.errors import ConfigError, UserError, did_you_mean
+from protofed.local import Training
+from protofed.measures.accuracy import Reporting
+from protofed.methods import METHODS
+from protofed.nets import NETS, Design
+
+Section = TypeVar("Section")
+
+
+def share_or_number(value: float) -> float:
+    if (value >= 1) if isinstance(value, int) else (0 < value <= 1):
+        return value
+    raise ValueError("must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients")
+
+
+@dataclass(frozen=True)
+class Run:
+    """[run]"""
+
+    seed: Annotated[int, Ge(0)] = 0
+    rounds: Annotated[int, Ge(1)] = 30
+    sample: Annotated[int | float, AfterValidator(share_or_number)] = (
+        1.0  # a share, or a whole number of clients per round
+    )
+    eval_every: Annotated[int, Ge(1)] = 1
+
+
+@dataclass(frozen=True)
+class Data:
+    """[data]"""
+
+    name: str = "digits"
+    root: str = ""  # a folder; "": $PROTOFED_DATA, else ~/.cache/protofed
+    clients: Annotated[int, Ge(1)] = 20
+
+
+@dataclass(frozen=True)
+class Eval:
+    """[eval]"""
+
+    reporting: Reporting = "clients"
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """[engine]"""
+
+    name: str = "loop"
+
+
+@dataclass(frozen=True)
+class NetChoice:
+    """A net, and how many of the clients have it, relative to the other nets."""
+
+    name: str
+    design: Design
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """The key of a [[net]] that is not the net's own."""
+
+    share: Annotated[float, Gt(0)] = 1.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment, resolved."""
+
+    run: Run
+    data: Data
+    partition_name: str
+    partition: Partition
+    nets: tuple[NetChoice, ...]
+    method_name: str
+    method: AnyMethod
+    train: Training
+    eval: Eval
+    engine: EngineChoice
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Config:
+        """Check a table of sections; everything that is wrong is reported at once."""
+        problems: list[str] = []
+        sections = ("run", "data", "partition", "net", "method", "train", "eval", "engine")
+        problems += [
+            f"[{name}]: unknown section. {did_you_mean(name, sections)}" for name in table if name not in sections
+        ]
+        got = {name: table.get(name, {}) for name in sections}
+        problems += [
+            f"[{name}]: got {value!r}, must be a table of keys"
+            for name, value in got.items()
+            if name != "net" and not isinstance(value, Mapping)
+        ]
+        if problems:
+            raise ConfigError(problems)
+        data = check("data", Data, got["data"], problems)
+        known("data.name", data and data.name, SOURCES, problems)
+        engine = check("engine", EngineChoice, got["engine"], problems)
+        known("engine.name", engine and engine.name, ENGINES, problems)
+        partition_name, partition = named("partition", "nway", PARTITIONS, got["partition"], problems)
+        method_name, method = named("method", "fedproto", METHODS, got["method"], problems)
+        config = cls(
+            run=check("run", Run, got["run"], problems),
+            data=data,
+            partition_name=partition_name,
+            partition=partition,
+            nets=net_choices(got["net"], problems),
+            method_name=method_name,
+            method=method,
+            train=check("train", Training, got["train"], problems),
+            eval=check("eval", Eval, got["eval"], problems),
+            engine=engine,
+        )
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+    @classmethod
+    def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
+        """Read an experiment file (none: the defaults) and change it by "section.key=value" words."""
+        table = read(Path(file)) if file else {}
+        problems = [problem for word in sets if (problem := change(table, word))]
+        if problems:
+            raise ConfigError(problems)
+        return cls.of(table)
+
+    def table(self) -> dict[str, Any]:
+        """Everything resolved, as sections of plain values: `Config.of` gives the same experiment again."""
+        nets = [
+            {"name": net.name, **({"share": net.share} if len(self.nets) > 1 else {}), **options(net.design)}
+            for net in self.nets
+        ]
+        return {
+            "run": options(self.run),
+            "data": options(self.data),
+            "partition": {"name": self.partition_name, **options(self.partition)},
+            "net": nets if len(nets) > 1 else nets[0],
+            "method": {"name": self.method_name, **options(self.method)},
+            "train": options(self.train),
+            "eval": options(self.eval),
+            "engine": options(self.engine),
+        }
+
+
+def options(thing: Any) -> dict[str, Any]:
+    """A dataclass's fields as TOML has them."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(thing).items()}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"There is no experiment file {path}. `protofed list recipes` shows those that come with protofed."
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
+
+
+def change(table: dict[str, Any], word: str) -> str | None:
+    """Put a "section.key=value" word into the table; what is wrong with the word, if anything.
+
+    A value is read as TOML, or else as text. A new `name` drops the section's other keys: they were the old one's.
+    """
+    place, equals, text = word.partition("=")
+    section, dot, key = place.strip().partition(".")
+    if not (equals and dot and section and key):
+        return f"--set {word}: must look like section.key=value, for example --set train.lr=0.1"
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    old = table.get(section, {})
+    if (
+        key == "name"
+        and section in ("partition", "net", "method")
+        and (isinstance(old, list) or old.get("name") != value)
+    ):
+        old = {}
+    if not isinstance(old, dict):
+        return (
+            f"--set {word}: [{section}] is a list in the file; change it there, or "
+            f"replace it by --set {section}.name=..."
+        )
+    table[section] = {**old, key: value}
+    return None
+
+
+def named(
+    section: str, default: str, registry: Mapping[str, type[Any]], table: Mapping[str, Any], problems: list[str]
+) -> tuple[str, Any]:
+    """The thing a section names, made with the section's other keys."""
+    name = table.get("name", default)
+    if not known(f"{section}.name", name, registry, problems):
+        return str(name), None
+    return name, check(
+        section, registry[name], {key: value for key, value in table.items() if key != "name"}, problems, name
+    )
+
+
+def net_choices(got: Any, problems: list[str]) -> tuple[NetChoice, ...]:
+    """The nets of [net], or of several [[net]]."""
+    tables = got if isinstance(got, list) else [got]
+    if not tables or not all(isinstance(table, Mapping) for table in tables):
+        problems.append(f"[net]: got {got!r}, must be a table with a name, or a list of them ([[net]])")
+        return ()
+    choices = []
+    for table in tables:
+        name, design = named(
+            "net", "mlp", NETS, {key: value for key, value in table.items() if key != "share"}, problems
+        )
+        share = check("net", Share, {"share": table.get("share", 1.0)}, problems)
+        choices.append(NetChoice(name, design, share.share if share else 1.0))
+    return tuple(choices)
+
+
+def known(key: str, name: Any, registry: Mapping[str, Any], problems: list[str]) -> bool:
+    """Is it one of the registered names? If not, say so."""
+    if name is None or (isinstance(name, str) and name in registry):
+        return name is not None
+    problems.append(f"{key}: there is no {name!r}. {did_you_mean(str(name), registry)}")
+    return False
+
+
+def check(
+    section: str, kind: Callable[..., Section], table: Mapping[str, Any], problems: list[str], name: str = ""
+) -> Section:
+    """A section's dataclass from its table; problems are added to the list."""
+    try:
+        checked = model(kind)(
+            **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        )
+    except ValidationError as wrong:
+        owner = f"{section} {name}" if name else f"[{section}]"
+        problems += [explain(section, owner, kind, dict(error)) for error in wrong.errors()]
+        return None  # type: ignore[return-value]  # never used: the problems are raised before
+    return kind(**checked.model_dump())
+
+
+@cache
+def model(kind: Any) -> type[BaseModel]:
+    """A strict model of a dataclass's fields: no unknown keys, no silent conversions, no NaN."""
+    hints = get_type_hints(kind, include_extras=True)
+    kinds: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(kind)}
+    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **kinds)
+
+
+def explain(section: str, owner: str, kind: type[Any], error: Mapping[str, Any]) -> str:
+    """One problem in words: the key, what was got, what would do."""
+    key, got = str(error["loc"][0]), error["input"]
+    if error["type"] == "extra_forbidden":
+        keys = [f.name for f in fields(kind)]
+        return f"{section}.{key}: unknown key. " + (did_you_mean(key, keys) if keys else f"{owner} has no options.")
+    if error["type"] == "literal_error":
+        words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
+        return f"{section}.{key}: got {got!r}. {did_you_mean(str(got), words)}"
+    wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{section}.{key}: got {got!r}, {wish}"

@@ -1,0 +1,54 @@
+"""A set of examples: one shared array, an index into it, and the constants that normalise a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Raw inputs stay as they are stored; a batch is gathered and normalised whole: (x / scale - mean) / std."""
+
+    x: Tensor  # [all, ...], shared by every subset
+    y: Tensor  # [all]
+    index: Tensor  # [n]: which of them are in this set
+    scale: float = 1.0
+    mean: float = 0.0
+    std: float = 1.0
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray, scale: float = 1.0, mean: float = 0.0, std: float = 1.0) -> Examples:
+        """All of the arrays x [n, ...] and y [n]."""
+        labels = torch.from_numpy(np.ascontiguousarray(y)).long()
+        return cls(torch.from_numpy(np.ascontiguousarray(x)), labels, torch.arange(len(labels)), scale, mean, std)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels [n] of this set."""
+        return self.y[self.index]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.x.shape[1:])
+
+    def subset(self, positions: np.ndarray) -> Examples:
+        """The examples at these positions of this set, without a copy of the inputs."""
+        chosen = self.index[torch.from_numpy(np.asarray(positions, dtype=np.int64))]
+        return Examples(self.x, self.y, chosen, self.scale, self.mean, self.std)
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised inputs [m, ...] and labels [m] at the positions [m] of this set."""
+        rows = self.index[positions]
+        return (self.x[rows].float() / self.scale - self.mean) / self.std, self.y[rows]
+
+    def batches(self, size: int) -> list[tuple[Tensor, Tensor]]:
+        """The whole set in order, in batches."""
+        return [self.take(part) for part in torch.arange(len(self)).split(size)] if len(self) else []

@@ -1,0 +1,143 @@
+"""Who holds what: pure functions of (labels, options, clients, seed).
+
+Every draw comes from numpy's RandomState, whose streams numpy keeps frozen: a partition never changes with a version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, Protocol
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from protofed.draws import random_state
+from protofed.errors import UserError
+
+
+class Part(NamedTuple):
+    """One client's positions in the training and in the test set."""
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+class Partition(Protocol):
+    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
+        """A part for every client, from the labels of the training set and of the test set."""
+        ...
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Every client gets an equal random share of the training and of the test set."""
+
+    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
+        draw = random_state(seed, "partition", "iid")
+        enough("data.clients", clients, len(train))
+        shares = [np.array_split(draw.permutation(len(labels)), clients) for labels in (train, test)]
+        return [Part(np.sort(a), np.sort(b)) for a, b in zip(*shares, strict=True)]
+
+
+@dataclass(frozen=True)
+class NWay:
+    """FedProto's n-way k-shot: a client has about `ways` classes and about `shots` examples of each."""
+
+    ways: Annotated[int, Ge(1)] = 3
+    shots: Annotated[int, Ge(1)] = 8
+    stdev: Annotated[int, Ge(0)] = (
+        2  # the papers' word; really half a range: n in [max(2, ways-stdev), min(C, ways+stdev)], k likewise
+    )
+    test: Annotated[int, Ge(1)] = 10  # test examples per class and client
+
+    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
+        if self.ways > classes:
+            raise UserError(
+                f"partition.ways: got {self.ways}, but there are {classes} classes. Use {classes} or fewer."
+            )
+        draw = random_state(seed, "partition", "nway")
+        fewest, most = max(min(2, self.ways), self.ways - self.stdev), min(classes, self.ways + self.stdev)
+        ways = draw.randint(fewest, most + 1, clients)
+        shots = draw.randint(max(1, self.shots - self.stdev), self.shots + self.stdev + 1, clients)
+        held = [np.sort(draw.choice(classes, n, replace=False)) for n in ways]
+        mine: list[list[list[np.ndarray]]] = [[[], []] for _ in range(clients)]
+        for label in range(classes):
+            pool, exam = (draw.permutation(np.flatnonzero(labels == label)) for labels in (train, test))
+            holders = [client for client in range(clients) if label in held[client]]
+            wanted = int(shots[holders].sum())
+            if wanted > len(pool):
+                fits = len(pool) // len(holders) - self.stdev
+                raise UserError(
+                    f"partition.shots: got {self.shots}, but class {label} has {len(pool)} training examples for the "
+                    f"{len(holders)} clients that hold it, which want {wanted}. "
+                    f"Use {f'{fits} shots or fewer, ' if fits > 0 else ''}fewer clients or fewer ways."
+                )
+            if self.test > len(exam):
+                raise UserError(
+                    f"partition.test: got {self.test}, but class {label} has {len(exam)} test examples. "
+                    f"Use {len(exam)} or fewer."
+                )
+            ends = np.cumsum(shots[holders])
+            for turn, (client, end) in enumerate(zip(holders, ends, strict=True)):
+                mine[client][0].append(pool[end - shots[client] : end])
+                # Test slices are disjoint while a class has enough images, then start over: no client sees one twice.
+                mine[client][1].append(exam[np.arange(turn * self.test, (turn + 1) * self.test) % len(exam)])
+        return [Part(np.sort(np.concatenate(a)), np.sort(np.concatenate(b))) for a, b in mine]
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Each class is shared out by Dirichlet(alpha); as in FedNH's code no client above its even share gets more."""
+
+    alpha: Annotated[float, Gt(0)] = 0.3
+    smallest: Annotated[int, Ge(0)] = 10  # drawn again until every client has as many training examples
+    capped: bool = True  # False: plain shares
+
+    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
+        draw = random_state(seed, "partition", "dirichlet")
+        enough("data.clients", clients * max(1, self.smallest), len(train))
+        for _ in range(1000):
+            shares = self.shares(train, classes, clients, draw)
+            parts = [deal(labels, shares, draw) for labels in (train, test)]
+            if min(len(part) for part in parts[0]) >= self.smallest:
+                return [Part(a, b) for a, b in zip(*parts, strict=True)]
+        raise UserError(
+            f"partition.smallest: got {self.smallest}, but 1,000 draws of Dirichlet({self.alpha}) over "
+            f"{clients} clients and {len(train)} examples gave some client fewer. "
+            "Use a smaller number, a larger alpha or fewer clients."
+        )
+
+    def shares(self, labels: np.ndarray, classes: int, clients: int, draw: np.random.RandomState) -> np.ndarray:
+        """The share [classes, clients] of each class that goes to each client."""
+        held, shares = np.zeros(clients), np.zeros((classes, clients))
+        for label in range(classes):
+            share = draw.dirichlet(np.full(clients, self.alpha))
+            if self.capped:
+                share = share * (held < len(labels) / clients)
+            total = share.sum()
+            shares[label] = share / total if total > 0 else 1 / clients
+            held += shares[label] * np.count_nonzero(labels == label)
+        return shares
+
+
+def deal(labels: np.ndarray, shares: np.ndarray, draw: np.random.RandomState) -> list[np.ndarray]:
+    """Positions for each client: every class shuffled and cut by its shares; nothing is lost or given twice."""
+    classes, clients = shares.shape
+    mine: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for label in range(classes):
+        own = draw.permutation(np.flatnonzero(labels == label))
+        cuts = np.round(np.cumsum(shares[label])[:-1] * len(own)).astype(int)
+        for client, piece in enumerate(np.split(own, cuts)):
+            mine[client].append(piece)
+    return [np.sort(np.concatenate(pieces)) for pieces in mine]
+
+
+def enough(key: str, wanted: int, there: int) -> None:
+    """Refuse to share out more than there is."""
+    if wanted > there:
+        raise UserError(
+            f"{key}: the partition wants at least {wanted} training examples, but there are {there}. Use fewer clients."
+        )
+
+
+PARTITIONS: dict[str, type[Partition]] = {"dirichlet": Dirichlet, "iid": Iid, "nway": NWay}

@@ -1,0 +1,39 @@
+"""What every engine offers, and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from protofed.core import AnyMethod, Upload
+    from protofed.federation import Federation
+    from protofed.local import Training
+
+
+class Report(NamedTuple):
+    """A client's round: what it sends, and the terms of its loss summed over the examples it saw."""
+
+    upload: Upload[Any]
+    terms: dict[str, float]
+    seen: float
+
+
+class Score(NamedTuple):
+    """A client's test: hits by each way to predict, of how many."""
+
+    client: int
+    correct: dict[str, int]
+    total: int
+
+
+class Engine(Protocol):
+    """Trains and evaluates clients and holds what they keep. Messages go in and out by client number."""
+
+    kept: dict[int, Any]
+
+    def __init__(self, federation: Federation, method: AnyMethod, training: Training, seed: int) -> None: ...
+
+    def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]: ...
+
+    def evaluate(self, round: int, downs: Mapping[int, Any]) -> list[Score]: ...

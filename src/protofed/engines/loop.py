@@ -1,0 +1,70 @@
+"""The loop engine: one client after the other. Slow and plain: it is the specification of every other engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from protofed.core import AnyMethod, Client, Trained, Upload
+from protofed.engines.engine import Report, Score
+from protofed.local import EMBED_BATCH, train
+from protofed.measures.accuracy import hits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from protofed.federation import Federation
+    from protofed.local import Training
+
+
+class Loop:
+    """Clients one by one, in the order of their numbers."""
+
+    def __init__(self, federation: Federation, method: AnyMethod, training: Training, seed: int) -> None:
+        self.federation, self.method, self.training, self.seed = federation, method, training, seed
+        self.kept: dict[int, Any] = {}
+
+    def client(self, number: int, round: int) -> tuple[Client, Any]:
+        """A client, joined if it had not yet, and what it keeps."""
+        if number not in self.kept:
+            self.kept[number] = self.method.join(self.federation.client(self.seed, 0, number))
+        return self.federation.client(self.seed, round, number), self.kept[number]
+
+    def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
+        """Train the clients that were sent something, and return what they send back."""
+        return [self.train_one(round, number, down) for number, down in downs.items()]
+
+    def train_one(self, round: int, number: int, down: Any) -> Report:
+        client, kept = self.client(number, round)
+        start = self.method.receive(kept, down)
+        client.net.check(start)
+        phases = self.method.phases(self.training.epochs)
+        outcome = train(self.method, client, client.data, start, down, kept, phases, self.training)
+        trained = Trained(
+            **vars(client), kept=kept, down=down, start=start, end=outcome.params, lr=self.training.rate(round),
+            steps=outcome.steps, observed=outcome.observed,
+        )  # fmt: skip
+        self.kept[number] = self.method.keep(trained)
+        upload = Upload(number, client.examples, outcome.steps, 1.0, self.method.upload(trained))
+        return Report(upload, {name: float(value) for name, value in outcome.terms.items()}, outcome.seen)
+
+    @torch.no_grad()
+    def evaluate(self, round: int, downs: Mapping[int, Any]) -> list[Score]:
+        """Each client on its own test set with what it holds at that moment."""
+        return [self.evaluate_one(round, number, down) for number, down in downs.items()]
+
+    def evaluate_one(self, round: int, number: int, down: Any) -> Score:
+        client, kept = self.client(number, round)
+        params = self.method.receive(kept, down)
+        client.net.check(params)
+        if phases := self.method.tune(self.training.epochs):
+            with torch.enable_grad():
+                params = train(
+                    self.method, client, client.data, params, down, kept, phases, self.training, "tune"
+                ).params
+        correct: dict[str, int] = {}
+        for x, y in self.federation.test[number].batches(EMBED_BATCH):
+            for way, scores in self.method.predict(client.net, params, x, down, kept).items():
+                correct[way] = correct.get(way, 0) + hits(scores, y)
+        return Score(number, correct, len(self.federation.test[number]))

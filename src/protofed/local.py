@@ -1,0 +1,168 @@
+"""A client's round: the batch schedule, the phases, the optimiser's step, and the pass over its embeddings.
+
+Everything here is written for one client. What an engine may map over clients is pure: `Optimiser.step` and the
+method's `loss`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import torch
+from annotated_types import Ge, Gt, Le, Lt
+from torch import Tensor
+
+from protofed import draws
+from protofed.core import AnyMethod, Batch, Net, Params, Phase, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protofed.data.examples import Examples
+
+EMBED_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Training:
+    """The [train] section: how every client trains."""
+
+    epochs: Annotated[int, Ge(0)] = 1
+    batch: Annotated[int, Ge(1)] = 8
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    lr: Annotated[float, Gt(0)] = 0.01
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.5  # sgd only
+    decay: Annotated[float, Gt(0), Le(1)] = 1.0  # the learning rate of round t is lr * decay^t
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    clip: Annotated[float, Ge(0)] = 0.0  # largest L2 norm of a gradient; 0: as it comes
+    drop_last: bool = False  # leave out an epoch's last, short batch (never its only one)
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round."""
+        return self.lr * self.decay**round
+
+
+def schedule(
+    site: Site, examples: int, phases: Sequence[Phase], training: Training, purpose: str = "batches"
+) -> list[list[list[Tensor]]]:
+    """For each phase and each of its epochs the batches, as positions; every epoch is a permutation of its own."""
+    generator = site.generator(purpose)
+
+    def epoch() -> list[Tensor]:
+        batches = list(torch.randperm(examples, generator=generator).split(training.batch)) if examples else []
+        short = len(batches) > 1 and len(batches[-1]) < training.batch
+        return batches[:-1] if short and training.drop_last else batches
+
+    return [[epoch() for _ in range(phase.epochs)] for phase in phases]
+
+
+class Optimiser(NamedTuple):
+    """A pure optimiser: (parameters, gradients, state) -> (parameters, state), one client's at a time."""
+
+    training: Training
+    lr: float
+
+    def start(self, params: Params) -> dict[str, Params]:
+        """The state before the first step."""
+        zeros = {name: torch.zeros_like(value) for name, value in params.items()}
+        if self.training.optimiser == "sgd":
+            return {"velocity": zeros}
+        return {
+            "first": zeros,
+            "second": {name: value.clone() for name, value in zeros.items()},
+            "count": {"": torch.zeros(())},
+        }
+
+    def step(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
+        """One step: clip the gradient of all parameters together, add weight decay, then SGD with momentum or Adam."""
+        how = self.training
+        if how.clip:
+            norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
+            factor = (how.clip / (norm + 1e-6)).clamp(max=1)
+            grads = {name: grad * factor for name, grad in grads.items()}
+        if how.weight_decay:
+            grads = {name: grad + how.weight_decay * params[name] for name, grad in grads.items()}
+        move = self.sgd if how.optimiser == "sgd" else self.adam
+        return move(params, grads, state)
+
+    def sgd(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
+        velocity = {name: self.training.momentum * state["velocity"][name] + grad for name, grad in grads.items()}
+        return {name: value - self.lr * velocity[name] for name, value in params.items()}, {"velocity": velocity}
+
+    def adam(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
+        b1, b2, tiny = 0.9, 0.999, 1e-8
+        count = state["count"][""] + 1
+        first = {name: b1 * state["first"][name] + (1 - b1) * grad for name, grad in grads.items()}
+        second = {name: b2 * state["second"][name] + (1 - b2) * grad.square() for name, grad in grads.items()}
+        size, root = self.lr / (1 - b1**count), (1 - b2**count).sqrt()
+        moved = {
+            name: value - size * first[name] / (second[name].sqrt() / root + tiny) for name, value in params.items()
+        }
+        return moved, {"first": first, "second": second, "count": {"": count}}
+
+
+@dataclass
+class Outcome:
+    """What training gave: parameters, the terms of the loss summed over examples, and what was observed."""
+
+    params: Params
+    steps: int = 0
+    seen: float = 0.0
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    observed: tuple[Tensor, ...] = ()
+
+    def note(self, terms: dict[str, Tensor], observed: tuple[Tensor, ...], seen: int, last_epoch: bool) -> None:
+        """Take a step into the books."""
+        self.steps += 1
+        self.seen += seen
+        for name, value in terms.items():
+            self.terms[name] = self.terms.get(name, 0) + value.detach() * seen
+        if last_epoch:
+            fresh = tuple(value.detach() for value in observed)
+            self.observed = tuple(a + b for a, b in zip(self.observed, fresh, strict=True)) if self.observed else fresh
+
+
+def train(
+    method: AnyMethod, site: Site, data: Examples, start: Params, down: Any, kept: Any, phases: Sequence[Phase],
+    training: Training, purpose: str = "batches",
+) -> Outcome:  # fmt: skip
+    """Train one client from `start`: the specification that every engine must equal."""
+    net, outcome = site.net, Outcome({name: value.clone() for name, value in start.items()})
+    plan = schedule(site, len(data), phases, training, purpose)
+    optimiser = Optimiser(training, training.rate(site.round))
+    net.train(True)
+    try:
+        for number, (phase, epochs) in enumerate(zip(phases, plan, strict=True)):
+            moving = [name for name in start if name.startswith(phase.trains) and net.trains(name)]
+            state = optimiser.start({name: outcome.params[name] for name in moving})
+            for epoch, batches in enumerate(epochs):
+                last = number == len(plan) - 1 and epoch == len(epochs) - 1
+                for positions in batches:
+                    x, y = data.take(positions)
+                    batch = Batch(x, y, x.new_ones(len(y)))
+                    leaves = {name: outcome.params[name].detach().requires_grad_() for name in moving}
+                    key = draws.derive(site.seed, purpose, "dropout", site.round, site.client, outcome.steps)
+                    with draws.DerivedDropout(torch.tensor(key)):
+                        loss = method.loss(net, outcome.params | leaves, batch, down, kept)
+                    grads = torch.autograd.grad(
+                        loss.total, list(leaves.values()), allow_unused=True, materialize_grads=True
+                    )
+                    with torch.no_grad():
+                        moved, state = optimiser.step(leaves, dict(zip(moving, grads, strict=True)), state)
+                    outcome.params |= {name: value.detach() for name, value in moved.items()}
+                    outcome.note(loss.terms, loss.observed, len(y), last)
+    finally:
+        net.train(False)
+    return outcome
+
+
+@torch.no_grad()
+def features(net: Net, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
+    """Embeddings [n, dim] and labels [n] of a whole set, in order, without dropout."""
+    z, y = [torch.zeros(0, net.dim)], [torch.zeros(0, dtype=torch.long)]
+    for inputs, labels in data.batches(EMBED_BATCH):
+        embedding = net.embed(params, inputs)
+        z.append(embedding)
+        y.append(net.match(Batch(inputs, labels, inputs.new_ones(len(labels))), embedding).y)
+    return torch.cat(z), torch.cat(y)

@@ -1,0 +1,89 @@
+"""Messages and states as flat, named tensors: what a file or a wire carries, and what it costs.
+
+A message is a tensor, `Prototypes`, a dict, or a NamedTuple of such; its type is declared by the method, so it is read
+back by type and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from protofed.prototypes import Prototypes
+
+
+class Size(NamedTuple):
+    """What a message costs."""
+
+    params: int = 0  # numbers that are model weights or prototypes
+    counts: int = 0  # numbers that say how many examples stand behind a prototype
+    bytes: int = 0  # everything, with the rows' places
+
+    def __add__(self, other: object) -> Size:
+        return Size(*(a + b for a, b in zip(self, other, strict=True))) if isinstance(other, Size) else NotImplemented
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Tensors by "/"-joined names; of prototypes only the rows with support."""
+    if isinstance(tree, Tensor):
+        return {prefix: tree.contiguous()}
+    if isinstance(tree, Prototypes):
+        return {f"{prefix}/{name}": value.contiguous() for name, value in tree.pack().items()}
+    if isinstance(tree, dict):
+        parts = tree
+    elif hasattr(tree, "_asdict"):
+        parts = tree._asdict()
+    elif tree == ():
+        parts = {}
+    else:
+        raise TypeError(
+            f"a message is made of tensors, Prototypes, dicts and NamedTuples, got {type(tree).__name__} at {prefix!r}"
+        )
+    return {
+        name: value
+        for key, part in parts.items()
+        for name, value in flatten(part, f"{prefix}/{key}" if prefix else str(key)).items()
+    }
+
+
+def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:
+    """The inverse of `flatten` for a declared type."""
+    if kind is Tensor:
+        return flat[""]
+    if kind is Prototypes:
+        return Prototypes.unpack(flat)
+    if get_origin(kind) is dict:
+        inner = get_args(kind)[1]
+        return {key: unflatten(inner, part) for key, part in grouped(flat).items()}
+    if hasattr(kind, "_fields"):
+        parts = grouped(flat)
+        return kind(**{key: unflatten(inner, parts.get(key, {})) for key, inner in get_type_hints(kind).items()})
+    if kind == tuple[()]:
+        return ()
+    raise TypeError(f"cannot read a message of type {kind}")
+
+
+def grouped(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The entries under each first name, with that name taken off."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, value in flat.items():
+        first, _, rest = name.partition("/")
+        groups.setdefault(first, {})[rest] = value
+    return groups
+
+
+def size(message: Any) -> Size:
+    """Numbers and bytes of a message as it goes on the wire.
+
+    >>> import torch
+    >>> size(Prototypes.of(torch.ones(4, 50), torch.tensor([0, 0, 7, 7]), classes=10))
+    Size(params=100, counts=2, bytes=428)
+    """
+    total = Size()
+    for name, value in flatten(message).items():
+        last = name.rpartition("/")[2]
+        numbers = value.numel()
+        counted = {"support": Size(counts=numbers), "rows": Size(), "shape": Size()}.get(last, Size(params=numbers))
+        total += counted._replace(bytes=numbers * value.element_size())
+    return total

@@ -1,0 +1,150 @@
+"""What a person sees of a run: a live table on a terminal, plain lines elsewhere, a verdict at the end."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from protofed.config import Config
+    from protofed.federation import Federation
+    from protofed.run import Result, Row
+
+SHOWN = 12
+
+
+def percent(spread: dict[str, float] | None) -> str:
+    """A mean and its spread over clients: "94.4 % ± 5.4"."""
+    return "-" if not spread or spread["mean"] is None else f"{100 * spread['mean']:.1f} % ± {100 * spread['std']:.1f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: "8 s", "2 min 5 s", "1 h 3 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Screen:
+    """Shows a run while it goes; use it as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.last: deque[Row] = deque(maxlen=SHOWN)
+        self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self.total = self.before = 0
+        self.spent: list[float] = []
+
+    def __enter__(self) -> Screen:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def started(self, config: Config, federation: Federation, done: int) -> None:
+        self.total, self.before = config.run.rounds, done
+        sizes = [len(train) for train in federation.train]
+        nets = ", ".join(dict.fromkeys(net.name for net in federation.nets))
+        self.console.print(
+            f"{config.method_name} on {federation.dataset}: {len(federation)} clients ({config.partition_name}, "
+            f"{min(sizes)}-{max(sizes)} training examples each, {sum(sizes):,} in all), "
+            f"net {nets}, engine {config.engine.name}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        if done:
+            self.console.print(f"resuming after round {done}", highlight=False)
+
+    def round(self, row: Row) -> None:
+        self.spent.append(row["seconds"])
+        self.last.append(row)
+        if row["rejected"]:
+            told = "; ".join(f"client {client}: {reason}" for client, reason in row["rejected"].items())
+            self.console.print(
+                f"round {row['round']}: {len(row['rejected'])} uploads were rejected ({told})",
+                highlight=False,
+                soft_wrap=True,
+            )
+        if self.live:
+            self.live.update(self.table(), refresh=True)
+        else:
+            cells = self.cells(row)
+            self.console.print(
+                "  ".join(f"{name} {value}" for name, value in cells.items()), highlight=False, soft_wrap=True
+            )
+
+    def cells(self, row: Row) -> dict[str, str]:
+        """A round in words."""
+
+        def accuracy(way: str) -> str:
+            return percent({"mean": row[f"accuracy_{way}"], "std": row[f"accuracy_{way}_std"]})
+
+        recent = self.spent[-20:]
+        left = sum(recent) / len(recent) * (self.total - row["round"])
+        return {
+            "round": f"{row['round']}/{self.total}",
+            **{name: f"{value:.3f}" for name, value in row["loss"].items()},
+            "head": accuracy("head"),
+            "prototype": accuracy("prototype"),
+            "sent": f"{row['up_params']:,}",
+            "left": duration(left),
+        }
+
+    def table(self) -> Table:
+        """The last rounds."""
+        table = Table(
+            caption="loss terms; accuracy ± spread over clients, each on its own test set; numbers sent up in the round"
+        )
+        for name in self.cells(self.last[-1]):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self.last:
+            table.add_row(*self.cells(row).values())
+        return table
+
+
+def verdict(result: Result) -> str:
+    """Three lines: how good, whether that is anything, and at what cost; then what was written."""
+    summary: dict[str, Any] = result.summary
+    said = {
+        "head": "by head",
+        "prototype": "by the nearest prototype",
+        "prototype_all": "among all classes",
+        "prototype_own": "among own classes",
+    }
+    accuracies = {way: spread for way, spread in summary["accuracy"].items() if spread}
+    told = (
+        ", ".join(f"{percent(spread)} {said.get(way, way)}" for way, spread in accuracies.items())
+        or "nothing to test on"
+    )
+    best = max((spread["mean"] for spread in accuracies.values()), default=0.0)
+    majority = summary["majority"]
+    learned = (
+        "the clients have learned"
+        if best > majority + 0.05
+        else "the clients have NOT learned: look at the loss, train.lr and run.rounds"
+    )
+    shared = summary["global"]["accuracy"]
+    server = f" The server's own model: {100 * shared:.1f} % on the balanced test set." if shared is not None else ""
+    cost, seconds = summary["cost"], summary["seconds"]
+    lines = [
+        f"{summary['method']} on {summary['dataset']} after {summary['rounds']} rounds: {told} "
+        f"(± is the spread over {summary['clients']} clients).",
+        f"Always answering a client's commonest class gives {100 * majority:.1f} %: {learned}.{server}",
+        f"A round sends {cost['up_params']:,} numbers up and {cost['down_params']:,} down, over all clients; "
+        f"{summary['rounds']} rounds took {duration(seconds['total'])} ({seconds['per_round']:.2f} s each).",
+    ]
+    if result.folder:
+        files = ", ".join(sorted(path.name + ("/" if path.is_dir() else "") for path in result.folder.iterdir()))
+        lines.append(f"Written to {result.folder}: {files}")
+    return "\n".join(lines)
