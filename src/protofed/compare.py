@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from protofed.errors import UserError
@@ -27,21 +28,20 @@ def cells(result: dict[str, Any]) -> dict[str, str]:
     """A run in words."""
     cost, shared = result["cost"], result["global"]["accuracy"]
     return {
-        "run": result["run"],
+        "run": Path(result["run"]).name,
         "method": result["method"],
         "by head": percent(result["accuracy"]["head"]),
         "by prototype": percent(result["accuracy"]["prototype"]),
-        "server model": "-" if shared is None else f"{100 * shared:.1f} %",
+        "server": "-" if shared is None else f"{100 * shared:.1f} %",
         "sent up": f"{cost['up_params']:,}",
-        "sent down": f"{cost['down_params']:,}",
-        "MB in all": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
+        "MB": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
         "time": duration(result["seconds"]["total"]),
     }
 
 
 def table(results: Sequence[dict[str, Any]]) -> Table:
     """One row a run."""
-    made = Table(caption="accuracy ± spread over clients, each on its own test set; sent: numbers a round, all clients")
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in cells(results[0]):
         made.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")
     for result in results:
@@ -51,7 +51,10 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
 
 def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the table must know: whether the runs can be compared at all, and what chance is."""
-    notes = []
+    notes = [
+        "By head, by prototype: mean accuracy ± spread over clients, each on its own test set. Server: the server's own "
+        "model on the balanced test set. Sent up: numbers a round from all clients together. MB: both ways, the whole run."
+    ]
     for key, what in (
         ("dataset", "datasets"),
         ("partition", "partitions of the data"),

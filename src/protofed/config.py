@@ -29,6 +29,18 @@ from protofed.nets import NETS, Design
 
 Section = TypeVar("Section")
 
+PLAIN_WORDS = {
+    r"greater than or equal to (\S+)": r"\1 or more",
+    r"less than or equal to (\S+)": r"\1 or less",
+    r"greater than (\S+)": r"above \1",
+    r"less than (\S+)": r"below \1",
+    "a valid integer": "a whole number",
+    "a valid tuple": "a list",
+    "a valid number": "a number",
+    "a valid string": "text in quotes",
+    "a valid boolean": "true or false",
+}
+
 
 def share_or_number(value: float) -> float:
     if (value >= 1) if isinstance(value, int) else (0 < value <= 1):
@@ -41,7 +53,7 @@ class Run:
     """[run]"""
 
     seed: Annotated[int, Ge(0)] = 0
-    rounds: Annotated[int, Ge(1)] = 30
+    rounds: Annotated[int, Ge(1)] = 50
     sample: Annotated[int | float, AfterValidator(share_or_number)] = (
         1.0  # a share, or a whole number of clients per round
     )
@@ -272,7 +284,7 @@ def model(kind: Any) -> type[BaseModel]:
     return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **kinds)
 
 
-def explain(section: str, owner: str, kind: type[Any], error: Mapping[str, Any]) -> str:
+def explain(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
     """One problem in words: the key, what was got, what would do."""
     key, got = str(error["loc"][0]), error["input"]
     if error["type"] == "extra_forbidden":
@@ -282,4 +294,6 @@ def explain(section: str, owner: str, kind: type[Any], error: Mapping[str, Any])
         words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
         return f"{section}.{key}: got {got!r}. {did_you_mean(str(got), words)}"
     wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    for technical, said in PLAIN_WORDS.items():
+        wish = re.sub(technical, said, wish)
     return f"{section}.{key}: got {got!r}, {wish}"

@@ -31,7 +31,7 @@ class Training:
     epochs: Annotated[int, Ge(0)] = 1
     batch: Annotated[int, Ge(1)] = 8
     optimiser: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Gt(0)] = 0.01
+    lr: Annotated[float, Gt(0)] = 0.05
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.5  # sgd only
     decay: Annotated[float, Gt(0), Le(1)] = 1.0  # the learning rate of round t is lr * decay^t
     weight_decay: Annotated[float, Ge(0)] = 0.0

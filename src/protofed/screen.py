@@ -39,7 +39,7 @@ class Screen:
         self.console = console
         self.last: deque[Row] = deque(maxlen=SHOWN)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self.total = self.before = 0
+        self.total = 0
         self.spent: list[float] = []
 
     def __enter__(self) -> Screen:
@@ -54,7 +54,7 @@ class Screen:
             self.live.stop()
 
     def started(self, config: Config, federation: Federation, done: int) -> None:
-        self.total, self.before = config.run.rounds, done
+        self.total = config.run.rounds
         sizes = [len(train) for train in federation.train]
         nets = ", ".join(dict.fromkeys(net.name for net in federation.nets))
         self.console.print(
