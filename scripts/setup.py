@@ -15,7 +15,7 @@ VENV = HERE / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready"
 TORCH = "torch==2.13.0"
-CHECK = "import annotated_types, numpy, pydantic, rich, safetensors, sklearn, tomli_w, torch, typer, protofed.cli, protofed.run"
+CHECK = "import annotated_types, numpy, pydantic, rich, safetensors, sklearn, tomli_w, torch, typer, protofed.cli, protofed.runner"
 
 
 def stamp() -> str:
@@ -43,7 +43,7 @@ def main() -> None:
             print("Removing an unfinished or outdated .venv", flush=True)
             shutil.rmtree(VENV)
         version = ".".join(map(str, sys.version_info[:3]))
-        pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
         steps: list[tuple[str, list[str | Path]]] = [
             (f"making .venv with Python {version}", [sys.executable, "-m", "venv", VENV]),
             (f"installing {TORCH}, alone (a minute or two)", [*pip, TORCH]),

@@ -16,7 +16,7 @@ __all__ = ["Config", "Result", "UserError", "run"]
 if TYPE_CHECKING:
     from protofed.config import Config
     from protofed.errors import UserError
-    from protofed.run import Result, run
+    from protofed.runner import Result, run
 
 
 def __getattr__(name: str) -> Any:
@@ -26,11 +26,11 @@ def __getattr__(name: str) -> Any:
     homes = {
         "Config": "protofed.config",
         "UserError": "protofed.errors",
-        "Result": "protofed.run",
-        "run": "protofed.run",
+        "Result": "protofed.runner",
+        "run": "protofed.runner",
     }
     if name not in homes:
         raise AttributeError(f"module 'protofed' has no attribute {name!r}")
     found = getattr(importlib.import_module(homes[name]), name)
-    globals()[name] = found  # also over the submodule of the same name, which the import has put there
+    globals()[name] = found
     return found

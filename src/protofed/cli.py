@@ -91,7 +91,7 @@ def run(
 
     from protofed.config import Config
     from protofed.folder import Folder
-    from protofed.run import run as run_experiment
+    from protofed.runner import run as run_experiment
     from protofed.screen import Screen, verdict
 
     if resume:

@@ -52,8 +52,8 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
 def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the table must know: whether the runs can be compared at all, and what chance is."""
     notes = [
-        "By head, by prototype: mean accuracy ± spread over clients, each on its own test set. Server: the server's own "
-        "model on the balanced test set. Sent up: numbers a round from all clients together. MB: both ways, the whole run."
+        "By head, by prototype: mean accuracy ± spread over clients, each on its own test set. Server: the server's "
+        "own model on the balanced test set. Sent up: numbers a round, from all clients. MB: both ways, the whole run."
     ]
     for key, what in (
         ("dataset", "datasets"),

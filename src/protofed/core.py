@@ -7,7 +7,7 @@ value of a tensor, and may be mapped over many clients at once. Every other hook
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import torch
 import torch.nn.functional as F
@@ -199,7 +199,8 @@ class Method(Generic[Server, Down, Up, Kept]):
     @classmethod
     def types(cls) -> dict[str, Any]:
         """The types of the server's state, of both messages and of what a client keeps, as the class declares them."""
-        declared = next(base for base in cls.__dict__["__orig_bases__"] if get_args(base))
+        bases = (base for kind in cls.__mro__ for base in kind.__dict__.get("__orig_bases__", ()))
+        declared = next(base for base in bases if get_origin(base) is Method)
         return dict(zip(("server", "down", "up", "kept"), get_args(declared), strict=True))
 
 

@@ -134,7 +134,7 @@ def train(
     net.train(True)
     try:
         for number, (phase, epochs) in enumerate(zip(phases, plan, strict=True)):
-            moving = [name for name in start if name.startswith(phase.trains) and net.trains(name)]
+            moving = [name for name in sorted(start) if name.startswith(phase.trains) and net.trains(name)]
             state = optimiser.start({name: outcome.params[name] for name in moving})
             for epoch, batches in enumerate(epochs):
                 last = number == len(plan) - 1 and epoch == len(epochs) - 1

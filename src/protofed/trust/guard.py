@@ -49,4 +49,4 @@ def structure(upload: Upload[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         packed = f"{place}/shape" in flat
         if last == "shape" or not packed:
             parts.append((name, tuple(value.tolist()) if packed else tuple(value.shape)))
-    return tuple(parts)
+    return tuple(sorted(parts))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from protofed.draws import DerivedDropout, DrawFrom, derive, generator, random_state
+
+
+def test_derived_numbers_do_not_change():
+    # Golden: a change here changes every result there is.
+    assert derive(0, "batches", 3, 7) == 6949077205272176587
+    assert random_state(0, "partition").randint(0, 1000, 4).tolist() == [266, 422, 845, 705]
+
+
+def test_layers_made_inside_draw_from_the_generator():
+    def made() -> list[torch.Tensor]:
+        with DrawFrom(generator("layers")):
+            layers = nn.Sequential(nn.Linear(3, 4), nn.Conv2d(1, 2, 3), nn.Embedding(3, 2), nn.GRU(2, 2))
+        return list(layers.parameters())
+
+    assert all(torch.equal(a, b) for a, b in zip(made(), made(), strict=True))
+
+
+def mask(key: int, shape: tuple[int, ...] = (8, 50), p: float = 0.5) -> torch.Tensor:
+    with DerivedDropout(torch.tensor(key)):
+        return F.dropout(torch.ones(shape), p)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_right_share_and_the_mean(p):
+    many = torch.stack([mask(derive("share", key), p=p) for key in range(300)])
+    assert many.ne(0).float().mean().item() == pytest.approx(1 - p, abs=0.005)
+    assert many.mean().item() == pytest.approx(1, abs=0.03)
+    assert many.ne(0).float().mean(0).std().item() == pytest.approx((p * (1 - p) / 300) ** 0.5, rel=0.15)  # as of fair coins
+
+
+def test_masks_differ_by_key_and_by_call_but_repeat():
+    assert torch.equal(mask(1), mask(1))
+    assert not torch.equal(mask(1), mask(2))
+    with DerivedDropout(torch.tensor(1)):
+        first, second = F.dropout(torch.ones(100)), F.dropout(torch.ones(100))
+    assert not torch.equal(first, second)
+
+
+def test_dropout2d_drops_whole_channels():
+    with DerivedDropout(torch.tensor(5)):
+        dropped = nn.Dropout2d(0.5)(torch.ones(16, 8, 3, 3))
+    assert set(dropped.amax((2, 3)).unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(dropped.amax((2, 3)), dropped.amin((2, 3)))
+
+
+def test_dropout_in_evaluation_does_nothing():
+    with DerivedDropout(torch.tensor(5)):
+        assert torch.equal(F.dropout(torch.ones(9), 0.5, training=False), torch.ones(9))
+
+
+def test_masks_map_over_clients():
+    def f(key: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        with DerivedDropout(key):
+            return F.dropout2d(F.dropout(x, 0.5), 0.5)
+
+    keys, x = torch.tensor([derive(1), derive(2)]), torch.ones(2, 4, 5, 3, 3)
+    torch.testing.assert_close(torch.vmap(f)(keys, x), torch.stack([f(keys[0], x[0]), f(keys[1], x[1])]), rtol=0, atol=0)
+
+
+def test_a_short_batch_has_the_same_mask_as_the_start_of_a_full_one():
+    assert torch.equal(mask(3, (5, 50)), mask(3, (8, 50))[:5])
+
+
+def test_other_random_layers_are_refused():
+    with pytest.raises(RuntimeError, match="alpha_dropout inside a net"), DerivedDropout(torch.tensor(1)):
+        nn.AlphaDropout()(torch.ones(3))

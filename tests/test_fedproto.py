@@ -1,0 +1,169 @@
+"""FedProto's equations by hand; Eq. (3), (4) and (6) are in test_prototypes.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toys import LABELS, bank, config, everything, federation, played
+
+from protofed.core import Batch, Prototypes, Trained, Upload
+from protofed.methods.fedproto import Bank, FedProto, Own, apart
+
+
+class Identity:
+    """A net whose embedding is its input and whose logits are zeros."""
+
+    classes, dim = 3, 2
+
+    def __call__(self, params, x):
+        return x, torch.zeros(len(x), 3)
+
+    def match(self, batch, z):
+        return batch
+
+
+# Three samples: two of class 0, (4, 0) and (0, 2); one of class 1, (1, 1). Global prototypes: class 0 at (1, 2), class 2
+# at (9, 9); class 1 has none yet. The means of the batch: class 0 at (2, 1), class 1 at (1, 1).
+BATCH = Batch(torch.tensor([[4.0, 0.0], [0.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 1]), torch.ones(3))
+GLOBAL = Bank(bank({0: [1.0, 2.0], 2: [9.0, 9.0]}))
+
+
+def pull(batch: Batch = BATCH, down: Bank = GLOBAL, **options: object) -> float:
+    loss = FedProto(**options).loss(Identity(), {}, batch, down, ())
+    return loss.terms["pull"].item()
+
+
+@pytest.mark.parametrize(
+    ("distance", "per_sample", "between_means"),
+    [
+        ("mse", (13 / 2 + 1 / 2) / 3, 2 / 2),  # squared norms: 3^2 + 2^2, 1^2 + 0^2; the means: 1^2 + 1^2
+        ("squared", (13 + 1) / 3, 2),
+        ("l2", (13**0.5 + 1) / 3, 2**0.5),
+        ("l1", (5 + 1) / 3, 2),
+        # As histograms the samples are (1, 0) and (0, 1), the prototype (1/3, 2/3): first units differ by 2/3 and 1/3.
+        ("emd", (2 / 3 + 1 / 3) / 3, 1 / 3),  # the mean (2/3, 1/3) differs by 1/3
+    ],
+)
+def test_eq7_and_eq8_by_hand(distance, per_sample, between_means):
+    assert pull(distance=distance) == pytest.approx(per_sample, rel=1e-5)
+    assert pull(distance=distance, between="means") == pytest.approx(between_means, rel=1e-5)
+
+
+def test_eq7_is_cross_entropy_plus_lambda_times_the_distance():
+    loss = FedProto(pull=0.5).loss(Identity(), {}, BATCH, GLOBAL, ())
+    assert loss.terms["supervised"].item() == pytest.approx(1.098612, abs=1e-6)  # log 3
+    assert loss.total.item() == pytest.approx(1.098612 + 0.5 * 7 / 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("between", ["samples", "means"])
+@pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
+def test_unseen_class_exerts_no_pull(distance, between):
+    nothing = Bank(Prototypes.empty(3, 2))
+    assert pull(down=nothing, distance=distance, between=between) == 0
+
+
+@pytest.mark.parametrize("between", ["samples", "means"])
+@pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
+def test_padding_exerts_no_pull(distance, between):
+    padded = Batch(torch.cat([BATCH.x, torch.full((2, 2), 7.0)]), torch.tensor([0, 0, 1, 0, 2]), torch.tensor([1.0, 1, 1, 0, 0]))
+    options = {"distance": distance, "between": between}
+    assert pull(padded, **options) == pytest.approx(pull(**options), rel=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
+def test_gradient_at_distance_zero_is_finite(distance):
+    z = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True)
+    apart(z, z.detach().clone(), distance).sum().backward()
+    assert torch.isfinite(z.grad).all()
+
+
+def test_emd_of_nothing_positive_is_an_even_histogram():
+    assert apart(torch.tensor([[-1.0, -5.0]]), torch.tensor([[1.0, 1.0]]), "emd").item() == pytest.approx(0, abs=1e-6)
+
+
+def trained(labels: list[int], method: FedProto, client: int = 0) -> tuple[Trained, Bank]:
+    """A client after a round, and what it sends."""
+    from protofed.local import Training, train
+
+    members = federation([labels] * (client + 1))
+    one, down = members.client(0, 0, client), Bank(Prototypes.empty(3, 5))
+    kept = method.join(one)
+    outcome = train(method, one, one.data, kept.params, down, kept, method.phases(1), Training(batch=4))
+    made = Trained(
+        **vars(one), kept=kept, down=down, start=kept.params, end=outcome.params, lr=0.1, steps=outcome.steps, observed=outcome.observed
+    )
+    return made, method.upload(made)
+
+
+def test_fresh_prototypes_are_the_class_means_after_training():
+    client, sent = trained([0, 0, 2, 2], FedProto(prototypes="fresh"))
+    z, y = client.features()
+    torch.testing.assert_close(sent.prototypes.mean[0, 0], z[y == 0].mean(0))
+    assert sent.prototypes.support[:, 0].tolist() == [2, 0, 2]
+
+
+def test_gathered_prototypes_come_from_the_embeddings_before_each_step():
+    client, sent = trained([0, 0, 2, 2], FedProto(prototypes="gathered"))  # one batch: all embeddings are the start's
+    z, y = client.features(before=True)
+    torch.testing.assert_close(sent.prototypes.mean[2, 0], z[y == 2].mean(0))
+    assert sent.prototypes.support[:, 0].tolist() == [2, 0, 2]
+
+
+@pytest.mark.parametrize("prototypes", ["fresh", "gathered"])
+@pytest.mark.parametrize(("labels", "support"), [([], [0, 0, 0]), ([1], [0, 1, 0]), ([2] * 6, [0, 0, 6])])
+def test_empty_single_sample_and_single_class_clients(labels, support, prototypes):
+    _, sent = trained(labels, FedProto(prototypes=prototypes))
+    assert sent.prototypes.support[:, 0].tolist() == support
+    assert torch.isfinite(sent.prototypes.mean).all()
+
+
+def test_class_that_nobody_sends_keeps_its_prototype():
+    method = FedProto()
+    server = Bank(bank({0: [1.0, 1.0], 1: [5.0, 5.0]}))
+    updated = method.aggregate(None, server, [Upload(0, 1, 1, 1.0, Bank(bank({0: [3.0, 3.0]})))])
+    assert updated.prototypes.mean[:, 0].tolist() == [[3, 3], [5, 5], [0, 0]]
+
+
+def test_eq4_among_own_classes_or_all():
+    x = torch.tensor([[8.0, 8.0], [0.0, 0.0]])  # nearest of all: class 2, class 0
+    own = Own({}, torch.tensor([1.0, 1.0, 0.0]))  # the client has classes 0 and 1
+    scores = FedProto(nearest="own").predict(Identity(), {}, x, GLOBAL, own)
+    assert scores["prototype"].argmax(-1).tolist() == [0, 0]
+    assert scores["prototype_all"].argmax(-1).tolist() == [2, 0]
+    swapped = FedProto(nearest="all").predict(Identity(), {}, x, GLOBAL, own)
+    assert torch.equal(swapped["prototype"], scores["prototype_all"])
+    assert torch.equal(swapped["prototype_own"], scores["prototype"])
+
+
+@pytest.mark.parametrize("options", [{}, {"distance": "l2"}, {"between": "means"}, {"prototypes": "fresh"}, {"distance": "emd"}])
+def test_without_pull_it_is_local_exactly(options):
+    members = federation()
+    ours, alone = (played(config(name, method=more), members) for name, more in (("fedproto", {"pull": 0, **options}), ("local", {})))
+    assert [row["accuracy_head"] for row in ours.rounds] == [row["accuracy_head"] for row in alone.rounds]
+    for client in range(len(LABELS)):
+        mine, theirs = ours.engine.kept[client].params, alone.engine.kept[client].params
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_pull_brings_the_clients_prototypes_together():
+    def spread(strength: float) -> float:
+        runner = played(config("fedproto", rounds=15, method={"pull": strength, "prototypes": "fresh"}), federation([[0, 1, 2] * 4] * 4))
+        seen = [Prototypes.of(*_features(runner, client), classes=3).mean for client in range(4)]
+        return torch.stack(seen).var(0).sum().item()
+
+    assert spread(5.0) < 0.5 * spread(0.0)
+
+
+def _features(runner, client):
+    from protofed.local import features
+
+    return features(runner.federation.nets[client], runner.engine.kept[client].params, runner.federation.train[client])
+
+
+def test_clients_may_have_different_nets():
+    from toys import net
+
+    nets = [net(hidden=6), net(hidden=9)] * 3
+    state = everything(played(config("fedproto"), federation(nets=nets)))
+    assert state["kept/1/params/body.0.weight"].shape == (9, 4)
+    assert state["server/prototypes/mean"].shape == (3, 5)

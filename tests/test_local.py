@@ -1,0 +1,145 @@
+"""A client's round: schedule, optimiser, phases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toys import examples, federation, net
+
+from protofed.core import Batch, Loss, Phase, Site, cross_entropy
+from protofed.draws import generator
+from protofed.local import Optimiser, Training, features, schedule, train
+from protofed.methods.local import Local
+
+
+def site(client: int = 0, round: int = 0, **options: object) -> Site:
+    return Site(net(**options), seed=0, round=round, client=client, clients=3)
+
+
+def sizes(count: int, **options: object) -> list[int]:
+    ((epoch,),) = schedule(site(), count, [Phase(1)], Training(**options))
+    return [len(batch) for batch in epoch]
+
+
+def test_an_epoch_is_a_permutation():
+    (epochs,) = schedule(site(), 10, [Phase(2)], Training(batch=4))
+    assert all(sorted(torch.cat(batches).tolist()) == list(range(10)) for batches in epochs)
+    assert not torch.equal(torch.cat(epochs[0]), torch.cat(epochs[1]))
+
+
+def test_schedule_depends_on_round_and_client_only():
+    def order(**where: int) -> list[int]:
+        return torch.cat(schedule(site(**where), 10, [Phase(1)], Training())[0][0]).tolist()
+
+    assert order() == order()
+    assert order() != order(client=1)
+    assert order() != order(round=1)
+
+
+def test_short_batches():
+    assert sizes(10, batch=4) == [4, 4, 2]
+    assert sizes(10, batch=4, drop_last=True) == [4, 4]
+    assert sizes(8, batch=4, drop_last=True) == [4, 4]
+    assert sizes(3, batch=4, drop_last=True) == [3]  # an only batch is never dropped
+    assert sizes(0, batch=4) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reference"),
+    [
+        ({"momentum": 0.0}, lambda p: torch.optim.SGD(p, 0.1)),
+        ({"momentum": 0.9, "weight_decay": 0.01}, lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01)),
+        ({"optimiser": "adam"}, lambda p: torch.optim.Adam(p, 0.1)),
+        ({"optimiser": "adam", "weight_decay": 0.01}, lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01)),
+    ],
+)
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_optimisers_equal_torch(options, reference, clip):
+    ours = {"a": torch.tensor([1.0, -2.0]), "b": torch.tensor([[3.0]])}
+    theirs = [value.clone().requires_grad_() for value in ours.values()]
+    optimiser, peer = Optimiser(Training(clip=clip, **options), 0.1), reference(theirs)
+    state = optimiser.start(ours)
+    for step in range(5):
+        grads = {name: value.cos() * (step + 1) for name, value in ours.items()}
+        for tensor, grad in zip(theirs, grads.values(), strict=True):
+            tensor.grad = grad.clone()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(theirs, clip)
+        peer.step()
+        ours, state = optimiser.step(ours, grads, state)
+        torch.testing.assert_close(list(ours.values()), [tensor.detach() for tensor in theirs])
+
+
+def test_learning_rate_decays_by_round():
+    assert [Training(lr=1.0, decay=0.5).rate(round) for round in range(3)] == [1, 0.5, 0.25]
+
+
+def one(phases: list[Phase], data=None, method=None, **options: object):
+    where = site(**options)
+    start = where.net.init(generator("start"))
+    return start, train(method or Local(), where, examples([0, 1, 2] * 4) if data is None else data, start, (), (), phases, Training(batch=4, lr=0.1))
+
+
+def test_a_step_by_hand():
+    where, data, how = site(), examples([0, 1, 2]), Training(batch=3, lr=0.1, momentum=0.0)
+    start = where.net.init(generator("start"))
+    leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
+    x, y = data.take(torch.arange(3))
+    loss = cross_entropy(where.net(leaves, x)[1], Batch(x, y, torch.ones(3)))
+    grads = torch.autograd.grad(loss, list(leaves.values()))
+    expected = {name: value.detach() - 0.1 * grad for (name, value), grad in zip(leaves.items(), grads, strict=True)}
+    outcome = train(Local(), where, data, start, (), (), [Phase(1)], how)
+    torch.testing.assert_close(outcome.params, expected)
+    assert outcome.steps == 1
+    assert outcome.terms["supervised"].item() / outcome.seen == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_phases_move_only_their_parameters():
+    start, outcome = one([Phase(1, ("head.",))])
+    moved = {name for name in start if not torch.equal(start[name], outcome.params[name])}
+    assert moved == {"head.weight", "head.bias"}
+    start, outcome = one([Phase(1, ("head.",)), Phase(1, ("body.",))])
+    assert not torch.equal(start["body.0.weight"], outcome.params["body.0.weight"])
+    assert outcome.steps == 6
+
+
+def test_training_leaves_its_start_untouched_even_with_batch_norm():
+    start, outcome = one([Phase(2)], norm=True)
+    assert start["body.1.num_batches_tracked"].item() == 0
+    assert outcome.params["body.1.num_batches_tracked"].item() == 6
+    assert not torch.equal(start["body.1.running_mean"], outcome.params["body.1.running_mean"])
+
+
+def test_empty_client_trains_nothing():
+    start, outcome = one([Phase(3)], data=examples([]))
+    assert outcome.steps == 0
+    assert all(torch.equal(start[name], outcome.params[name]) for name in start)
+
+
+def test_observed_is_summed_over_the_last_epoch_only():
+    class Counting(Local):
+        def loss(self, net, params, batch, down, kept):
+            plain = super().loss(net, params, batch, down, kept)
+            return Loss((batch.weight.sum(),), **plain.terms)
+
+    _, outcome = one([Phase(1), Phase(3)], method=Counting())
+    assert [value.item() for value in outcome.observed] == [12]
+
+
+def test_dropout_is_on_in_training_and_off_in_features():
+    where, data = site(dropout=0.5), examples([0, 1, 2] * 4)
+    params = where.net.init(generator("start"))
+    z, y = features(where.net, params, data)
+    assert torch.equal(z, features(where.net, params, data)[0])
+    assert torch.equal(y, data.labels)
+    with_dropout = train(Local(), where, data, params, (), (), [Phase(1)], Training())
+    without = train(Local(), site(), data, params, (), (), [Phase(1)], Training())
+    assert not torch.equal(with_dropout.params["head.weight"], without.params["head.weight"])
+
+
+def test_clients_that_share_a_net_do_not_disturb_each_other():
+    members = federation()
+    alone = [train(Local(), members.client(0, 0, n), members.train[n], members.client(0, 0, n).params, (), (), [Phase(1)], Training())
+             for n in (1, 0)]  # fmt: skip
+    again = train(Local(), members.client(0, 0, 1), members.train[1], members.client(0, 0, 1).params, (), (), [Phase(1)], Training())
+    assert all(torch.equal(alone[0].params[name], again.params[name]) for name in again.params)
