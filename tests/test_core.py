@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import net
 
 from protofed.core import Batch, Loss, Method, Site, average, cross_entropy
 from protofed.methods import METHODS
+from toys import net
 
 
 def test_average_weighs_by_share():

@@ -33,7 +33,9 @@ def test_dropout_keeps_the_right_share_and_the_mean(p):
     many = torch.stack([mask(derive("share", key), p=p) for key in range(300)])
     assert many.ne(0).float().mean().item() == pytest.approx(1 - p, abs=0.005)
     assert many.mean().item() == pytest.approx(1, abs=0.03)
-    assert many.ne(0).float().mean(0).std().item() == pytest.approx((p * (1 - p) / 300) ** 0.5, rel=0.15)  # as of fair coins
+    assert many.ne(0).float().mean(0).std().item() == pytest.approx(
+        (p * (1 - p) / 300) ** 0.5, rel=0.15
+    )  # as of fair coins
 
 
 def test_masks_differ_by_key_and_by_call_but_repeat():
@@ -62,7 +64,9 @@ def test_masks_map_over_clients():
             return F.dropout2d(F.dropout(x, 0.5), 0.5)
 
     keys, x = torch.tensor([derive(1), derive(2)]), torch.ones(2, 4, 5, 3, 3)
-    torch.testing.assert_close(torch.vmap(f)(keys, x), torch.stack([f(keys[0], x[0]), f(keys[1], x[1])]), rtol=0, atol=0)
+    torch.testing.assert_close(
+        torch.vmap(f)(keys, x), torch.stack([f(keys[0], x[0]), f(keys[1], x[1])]), rtol=0, atol=0
+    )
 
 
 def test_a_short_batch_has_the_same_mask_as_the_start_of_a_full_one():

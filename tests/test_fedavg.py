@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import config, federation, net, played
 
 from protofed.core import Upload, Weights
 from protofed.errors import UserError
 from protofed.methods.fedavg import FedAvg
+from toys import config, federation, net, played
 
 
 def uploads() -> list[Upload]:
-    return [Upload(0, 30, 1, 1.0, Weights({"w": torch.tensor([0.0])})), Upload(1, 10, 1, 1.0, Weights({"w": torch.tensor([8.0])}))]
+    return [
+        Upload(0, 30, 1, 1.0, Weights({"w": torch.tensor([0.0])})),
+        Upload(1, 10, 1, 1.0, Weights({"w": torch.tensor([8.0])})),
+    ]
 
 
 @pytest.mark.parametrize(("weights", "expected"), [("size", 2.0), ("equal", 4.0)])
@@ -31,7 +34,9 @@ def test_one_client_makes_it_local_from_the_same_start():
     from protofed.methods.local import Local
 
     start = FedAvg().start(members.server(0, 0)).params
-    alone = train(Local(), members.client(0, 0, 0), members.train[0], start, (), (), Local().phases(1), Training(batch=4, lr=0.1))
+    alone = train(
+        Local(), members.client(0, 0, 0), members.train[0], start, (), (), Local().phases(1), Training(batch=4, lr=0.1)
+    )
     torch.testing.assert_close(shared.server.params, alone.params, rtol=0, atol=0)
 
 

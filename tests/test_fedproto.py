@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import LABELS, bank, config, everything, federation, played
 
 from protofed.core import Batch, Prototypes, Trained, Upload
 from protofed.methods.fedproto import Bank, FedProto, Own, apart
+from toys import LABELS, bank, config, everything, federation, played
 
 
 class Identity:
@@ -65,7 +65,9 @@ def test_unseen_class_exerts_no_pull(distance, between):
 @pytest.mark.parametrize("between", ["samples", "means"])
 @pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
 def test_padding_exerts_no_pull(distance, between):
-    padded = Batch(torch.cat([BATCH.x, torch.full((2, 2), 7.0)]), torch.tensor([0, 0, 1, 0, 2]), torch.tensor([1.0, 1, 1, 0, 0]))
+    padded = Batch(
+        torch.cat([BATCH.x, torch.full((2, 2), 7.0)]), torch.tensor([0, 0, 1, 0, 2]), torch.tensor([1.0, 1, 1, 0, 0])
+    )
     options = {"distance": distance, "between": between}
     assert pull(padded, **options) == pytest.approx(pull(**options), rel=1e-6)
 
@@ -90,7 +92,14 @@ def trained(labels: list[int], method: FedProto, client: int = 0) -> tuple[Train
     kept = method.join(one)
     outcome = train(method, one, one.data, kept.params, down, kept, method.phases(1), Training(batch=4))
     made = Trained(
-        **vars(one), kept=kept, down=down, start=kept.params, end=outcome.params, lr=0.1, steps=outcome.steps, observed=outcome.observed
+        **vars(one),
+        kept=kept,
+        down=down,
+        start=kept.params,
+        end=outcome.params,
+        lr=0.1,
+        steps=outcome.steps,
+        observed=outcome.observed,
     )
     return made, method.upload(made)
 
@@ -135,10 +144,15 @@ def test_eq4_among_own_classes_or_all():
     assert torch.equal(swapped["prototype_own"], scores["prototype"])
 
 
-@pytest.mark.parametrize("options", [{}, {"distance": "l2"}, {"between": "means"}, {"prototypes": "fresh"}, {"distance": "emd"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"distance": "l2"}, {"between": "means"}, {"prototypes": "fresh"}, {"distance": "emd"}]
+)
 def test_without_pull_it_is_local_exactly(options):
     members = federation()
-    ours, alone = (played(config(name, method=more), members) for name, more in (("fedproto", {"pull": 0, **options}), ("local", {})))
+    ours, alone = (
+        played(config(name, method=more), members)
+        for name, more in (("fedproto", {"pull": 0, **options}), ("local", {}))
+    )
     assert [row["accuracy_head"] for row in ours.rounds] == [row["accuracy_head"] for row in alone.rounds]
     for client in range(len(LABELS)):
         mine, theirs = ours.engine.kept[client].params, alone.engine.kept[client].params
@@ -147,7 +161,10 @@ def test_without_pull_it_is_local_exactly(options):
 
 def test_pull_brings_the_clients_prototypes_together():
     def spread(strength: float) -> float:
-        runner = played(config("fedproto", rounds=15, method={"pull": strength, "prototypes": "fresh"}), federation([[0, 1, 2] * 4] * 4))
+        runner = played(
+            config("fedproto", rounds=15, method={"pull": strength, "prototypes": "fresh"}),
+            federation([[0, 1, 2] * 4] * 4),
+        )
         seen = [Prototypes.of(*_features(runner, client), classes=3).mean for client in range(4)]
         return torch.stack(seen).var(0).sum().item()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import examples, federation, net
 
 from protofed.core import Batch, Loss, Phase, Site, cross_entropy
 from protofed.draws import generator
 from protofed.local import Optimiser, Training, features, schedule, train
 from protofed.methods.local import Local
+from toys import examples, federation, net
 
 
 def site(client: int = 0, round: int = 0, **options: object) -> Site:
@@ -77,7 +77,16 @@ def test_learning_rate_decays_by_round():
 def one(phases: list[Phase], data=None, method=None, **options: object):
     where = site(**options)
     start = where.net.init(generator("start"))
-    return start, train(method or Local(), where, examples([0, 1, 2] * 4) if data is None else data, start, (), (), phases, Training(batch=4, lr=0.1))
+    return start, train(
+        method or Local(),
+        where,
+        examples([0, 1, 2] * 4) if data is None else data,
+        start,
+        (),
+        (),
+        phases,
+        Training(batch=4, lr=0.1),
+    )
 
 
 def test_a_step_by_hand():
@@ -141,5 +150,14 @@ def test_clients_that_share_a_net_do_not_disturb_each_other():
     members = federation()
     alone = [train(Local(), members.client(0, 0, n), members.train[n], members.client(0, 0, n).params, (), (), [Phase(1)], Training())
              for n in (1, 0)]  # fmt: skip
-    again = train(Local(), members.client(0, 0, 1), members.train[1], members.client(0, 0, 1).params, (), (), [Phase(1)], Training())
+    again = train(
+        Local(),
+        members.client(0, 0, 1),
+        members.train[1],
+        members.client(0, 0, 1).params,
+        (),
+        (),
+        [Phase(1)],
+        Training(),
+    )
     assert all(torch.equal(alone[0].params[name], again.params[name]) for name in again.params)

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from toys import bank
 
 from protofed.core import Nothing, Params, Prototypes, Upload
 from protofed.messages import Size, flatten, size, unflatten
 from protofed.trust.guard import screen
+from toys import bank
 
 
 class Inner(NamedTuple):
@@ -22,7 +22,9 @@ class Outer(NamedTuple):
     none: Nothing
 
 
-MESSAGE = Outer(Inner({"body.w": torch.ones(2, 3), "head.b": torch.zeros(4)}, torch.tensor(2.0)), bank({1: [5.0, 6.0]}), ())
+MESSAGE = Outer(
+    Inner({"body.w": torch.ones(2, 3), "head.b": torch.zeros(4)}, torch.tensor(2.0)), bank({1: [5.0, 6.0]}), ()
+)
 
 
 def test_flat_names_are_joined_by_slashes():
@@ -59,7 +61,11 @@ def test_guard_rejects_nan_negative_support_and_odd_shapes():
     sent = [good, nan, negative, bank({0: [1.0, 2.0, 3.0]}), bank({1: [1.0, 1.0]})]
     accepted, rejected = screen([upload(client, {"p": message}) for client, message in enumerate(sent)])
     assert [taken.client for taken in accepted] == [0, 4]
-    assert rejected == {1: "p/mean is not finite", 2: "p/support is negative", 3: "p/shape is not built like the others'"}
+    assert rejected == {
+        1: "p/mean is not finite",
+        2: "p/support is negative",
+        3: "p/shape is not built like the others'",
+    }
 
 
 def test_guard_is_not_led_by_the_first_upload():

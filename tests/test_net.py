@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import net
 
 from protofed.draws import generator
 from protofed.errors import UserError
 from protofed.nets import NETS, make
+from toys import net
 
 
 def test_net_gives_embedding_and_logits():
@@ -54,7 +54,9 @@ def test_fedproto_cnn_has_the_published_size():
     cnn = make("cnn", NETS["cnn"](), (1, 28, 28), 10)
     sizes = {name: torch.Size(shape).numel() for name, shape in cnn.shapes.items()}
     assert sum(sizes.values()) == 21_840
-    assert sum(size for name, size in sizes.items() if name.startswith("body.conv")) == 5_280  # FedPer's share in Table 1
+    assert (
+        sum(size for name, size in sizes.items() if name.startswith("body.conv")) == 5_280
+    )  # FedPer's share in Table 1
     assert cnn.dim == 50
     assert cnn.name == "cnn"
 

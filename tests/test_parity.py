@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save
-from toys import config, everything, federation, net, played
 
 from protofed.core import AnyMethod, Batch
 from protofed.draws import DerivedDropout, derive, generator
@@ -20,6 +19,7 @@ from protofed.engines.loop import Loop
 from protofed.messages import flatten, unflatten
 from protofed.methods import METHODS
 from protofed.runner import Runner
+from toys import config, everything, federation, net, played
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -100,7 +100,14 @@ def test_loss_can_be_mapped_over_clients(method):
     server = made.start(group.server(0, 0))
     down, kept = made.broadcast(server, 0), made.join(group.client(0, 0, 0))
     starts = [toy.init(generator("map", client)) for client in (0, 1)]
-    batches = [Batch(torch.randn(5, 4, generator=generator("x", c)), torch.tensor([0, 1, 2, 0, c]), torch.tensor([1.0, 1, 1, 1, c])) for c in (0, 1)]
+    batches = [
+        Batch(
+            torch.randn(5, 4, generator=generator("x", c)),
+            torch.tensor([0, 1, 2, 0, c]),
+            torch.tensor([1.0, 1, 1, 1, c]),
+        )
+        for c in (0, 1)
+    ]
     keys = torch.tensor([derive("key", client) for client in (0, 1)])
 
     def gradient(params, batch, key):
@@ -111,7 +118,9 @@ def test_loss_can_be_mapped_over_clients(method):
         return torch.func.grad(total)(params)
 
     toy.train(True)
-    stacked = torch.vmap(gradient)(stack(starts), Batch(*(torch.stack(parts) for parts in zip(*batches, strict=True))), keys)
+    stacked = torch.vmap(gradient)(
+        stack(starts), Batch(*(torch.stack(parts) for parts in zip(*batches, strict=True))), keys
+    )
     torch.testing.assert_close(stacked, stack([gradient(*one) for one in zip(starts, batches, keys, strict=True)]))
     assert any(value.abs().sum() > 0 for value in stacked.values())
 

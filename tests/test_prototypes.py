@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toys import bank
 
 from protofed.prototypes import Prototypes
+from toys import bank
 
 
 def test_eq3_prototype_is_the_mean_embedding_of_a_class():

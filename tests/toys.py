@@ -72,7 +72,9 @@ def played(experiment: Config, members: Federation) -> Runner:
 
 def everything(runner: Runner) -> dict[str, Tensor]:
     """All state of a run, flat: the server's and every client's."""
-    return flatten({"server": runner.server, "kept": {str(client): state for client, state in sorted(runner.engine.kept.items())}})
+    return flatten(
+        {"server": runner.server, "kept": {str(client): state for client, state in sorted(runner.engine.kept.items())}}
+    )
 
 
 def bank(rows: dict[int, list[float]], counts: dict[int, int] | None = None, classes: int = CLASSES) -> Prototypes:

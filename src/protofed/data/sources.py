@@ -96,7 +96,8 @@ def read_idx(where: Path) -> dict[str, np.ndarray]:
                 "them, or use data.name=digits."
             )
         try:
-            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            content = path.read_bytes()
+            raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch wants to own it
             shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
             arrays[key] = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
         except (OSError, ValueError, IndexError, EOFError) as problem:

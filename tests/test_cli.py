@@ -1,0 +1,189 @@
+"""What a person types and sees."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from protofed import cli
+from protofed.config import Config
+from protofed.federation import shared_out
+from protofed.measures.accuracy import over_clients
+from protofed.runner import run
+from protofed.screen import Screen, duration, verdict
+
+FAST = ["--set", "run.rounds=2", "--set", "data.clients=4"]
+
+
+@pytest.fixture
+def protofed(monkeypatch, capsys, tmp_path):
+    """The command, run here and now: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["protofed", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.entry()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def test_run_prints_lines_a_verdict_and_the_paths(protofed, tmp_path):
+    code, out, err = protofed("run", *FAST)
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].startswith("fedproto on digits: 4 clients (nway, ")
+    assert lines[1].startswith("round 1/2  supervised 2.")
+    assert "  head " in lines[1]
+    assert "  left " in lines[1]
+    assert lines[3].startswith("fedproto on digits after 2 rounds: ")
+    assert "commonest class gives" in lines[4]
+    assert lines[5].startswith("A round sends ")
+    assert lines[6].startswith("Written to runs/fedproto-digits-1: checkpoint/, clients.csv")
+    protofed("run", *FAST)
+    assert (tmp_path / "runs" / "fedproto-digits-2" / "result.json").exists()
+
+
+def test_quiet_prints_nothing_but_errors(protofed):
+    assert protofed("run", *FAST, "--quiet", "--out", "a") == (0, "", "")
+    code, out, err = protofed("run", *FAST, "--quiet", "--out", "a")
+    assert (code, out) == (2, "")
+    assert (
+        err == "protofed: a is there already and not empty. Continue that run with --resume, or give another --out.\n"
+    )
+
+
+def test_compare_puts_runs_side_by_side(protofed):
+    for method in ("fedproto", "fedavg"):
+        protofed("run", *FAST, "--quiet", "--set", f"method.name={method}", "--out", method)
+    code, out, _ = protofed("compare", "fedproto", "fedavg")
+    assert code == 0
+    assert "by prototype" in out
+    assert "Careful" not in out
+    listed = json.loads(protofed("compare", "fedproto", "fedavg", "--json")[1])
+    assert [entry["method"] for entry in listed] == ["fedproto", "fedavg"]
+    assert listed[1]["accuracy"]["prototype"] is None
+    protofed("run", *FAST, "--quiet", "--set", "run.seed=1", "--out", "other")
+    assert "Careful: these runs have different partitions of the data." in protofed("compare", "fedproto", "other")[1]
+
+
+def test_compare_says_what_is_not_a_run(protofed, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert (
+        protofed("compare", "nowhere")[2]
+        == "protofed: There is no folder nowhere. Give folders that `protofed run --out` wrote.\n"
+    )
+    assert "empty is not a run folder" in protofed("compare", "empty")[2]
+
+
+def test_errors_are_one_message_with_exit_code_2_and_nothing_is_written(protofed, tmp_path):
+    code, out, err = protofed("run", "--set", "train.lr=-1", "--set", "method.pul=3", "--out", "a")
+    assert (code, out) == (2, "")
+    assert err.startswith("protofed: The experiment has 2 problems:\n  - ")
+    assert "Traceback" not in err
+    assert not (tmp_path / "a").exists()
+    assert protofed("run", "--set", "partition.ways=11", "--out", "a")[0] == 2
+    assert protofed("run", "--set", "net.name=cnn", "--out", "a")[2].startswith(
+        "protofed: net cnn wants images of at least 16x16"
+    )
+    assert not (tmp_path / "a").exists()
+
+
+def test_fedavg_refuses_mixed_nets(protofed, tmp_path):
+    (tmp_path / "mixed.toml").write_text(
+        '[method]\nname = "fedavg"\n[[net]]\nhidden = [8]\n[[net]]\nhidden = [9]\nshare = 3\n'
+    )
+    code, _, err = protofed("run", "mixed.toml")
+    assert code == 2
+    assert err == (
+        "protofed: fedavg cannot average nets of different shapes: clients 0-4 have mlp(hidden=(8,)), 5-19 mlp(hidden=(9,)). "
+        "Use one net, or a method that shares prototypes (fedproto).\n"
+    )
+    assert protofed("run", "mixed.toml", "--set", "method.name=fedproto", "--set", "run.rounds=1", "--quiet")[0] == 0
+
+
+def test_resume_goes_on_and_changes_rounds_only(protofed):
+    protofed("run", *FAST, "--quiet", "--out", "a")
+    code, out, _ = protofed("run", "--resume", "--out", "a", "--set", "run.rounds=3")
+    assert code == 0
+    assert "resuming after round 2" in out
+    assert "round 3/3" in out
+    assert protofed("run", "--resume", "--out", "a", "--set", "train.lr=1")[2].startswith(
+        "protofed: --resume can change run.rounds only, not train.lr"
+    )
+    assert "give --out" in protofed("run", "--resume")[2]
+    assert "is not a run folder" in protofed("run", "--resume", "--out", "nowhere")[2]
+
+
+@pytest.mark.parametrize("kind", ["methods", "datasets", "partitions", "nets", "recipes"])
+def test_list_as_text_and_json(protofed, kind):
+    assert protofed("list", kind)[1].startswith(f"{kind}:\n")
+    entries = json.loads(protofed("list", kind, "--json")[1])
+    assert all(set(entry) == {"name", "about", "options"} and entry["about"] for entry in entries)
+    assert entries
+
+
+def test_list_of_everything_and_of_nothing(protofed):
+    assert "fedproto" in protofed("list")[1]
+    assert protofed("list", "metods")[2].startswith("protofed: There is no list of 'metods'. Did you mean \"methods\"?")
+
+
+def test_version(protofed):
+    assert protofed("--version")[1].startswith("protofed 0.")
+
+
+def test_help_does_not_load_torch():
+    code = "import sys; from protofed import cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ctrl_c_says_how_to_resume(protofed, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Screen, "round", interrupted)
+    code, _, err = protofed("run", *FAST, "--out", "a")
+    assert code == 130
+    assert "Continue with: protofed run --resume --out a" in err
+    monkeypatch.undo()
+
+
+def test_live_table_on_a_terminal():
+    text = io.StringIO()
+    with Screen(Console(file=text, force_terminal=True, width=100)) as screen:
+        result = run(Config.of({"run": {"rounds": 15}, "data": {"clients": 3}}), watcher=screen)
+    shown = text.getvalue()
+    assert "prototype" in shown
+    assert "15/15" in shown
+    assert len(screen.last) == 12
+    assert len(verdict(result).splitlines()) == 3
+
+
+def test_verdict_says_when_nothing_was_learned():
+    result = run({"run": {"rounds": 1}, "data": {"clients": 3}, "train": {"epochs": 0}, "method": {"name": "local"}})
+    assert "have NOT learned" in verdict(result)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (3700, "1 h 1 min")]
+)
+def test_durations(seconds, said):
+    assert duration(seconds) == said
+
+
+def test_nets_are_shared_out_by_their_shares():
+    assert shared_out([7, 7, 6], 20) == [7, 7, 6]
+    assert shared_out([1, 1], 5) == [3, 2]
+    assert shared_out([1, 3], 4) == [1, 3]
+
+
+def test_accuracy_skips_clients_without_test_examples():
+    assert over_clients([1, 0, 3], [2, 0, 3]) == {"mean": 0.75, "std": 0.25}
+    assert over_clients([0], [0]) is None

@@ -1,0 +1,120 @@
+"""The experiment file, and the messages people get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protofed.config import Config
+from protofed.errors import ConfigError, UserError
+from protofed.methods.fedproto import FedProto
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+
+
+def problems(table: dict) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        Config.of(table)
+    return list(caught.value.problems)
+
+
+def test_without_a_file_it_is_fedproto_on_digits():
+    made = Config.load()
+    assert (made.method_name, made.data.name, made.data.clients, made.partition_name) == (
+        "fedproto",
+        "digits",
+        20,
+        "nway",
+    )
+    assert made.method == FedProto()
+
+
+def test_the_resolved_table_gives_the_same_experiment_again():
+    made = Config.of(
+        {"net": [{"name": "cnn", "channels": 18, "share": 7}, {"name": "mlp", "hidden": [9, 8]}], "run": {"sample": 3}}
+    )
+    assert Config.of(made.table()) == made
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid(recipe):
+    assert Config.load(recipe).table()["run"]["rounds"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"mehtod": {}}, '[mehtod]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, train.'),
+        ({"run": 3}, "[run]: got 3, must be a table of keys"),
+        ({"net": 3}, "[net]: got 3, must be a table with a name, or a list of them ([[net]])"),
+        ({"method": {"name": "fedporto"}}, "method.name: there is no 'fedporto'. Did you mean \"fedproto\"? Known: fedavg, fedproto, local."),
+        ({"data": {"name": "minst"}}, "data.name: there is no 'minst'. Did you mean \"mnist\"? Known: digits, mnist."),
+        ({"method": {"pul": 1}}, 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
+        ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. method local has no options."),
+        ({"method": {"distance": "l3"}}, "method.distance: got 'l3'. Known: emd, l1, l2, mse, squared."),
+        ({"method": {"distance": "sqared"}}, "method.distance: got 'sqared'. Did you mean \"squared\"? Known: emd, l1, l2, mse, squared."),
+        ({"method": {"pull": -1.0}}, "method.pull: got -1.0, must be 0 or more"),
+        ({"run": {"rounds": 0}}, "run.rounds: got 0, must be 1 or more"),
+        ({"run": {"seed": True}}, "run.seed: got True, must be a whole number"),
+        ({"run": {"sample": 0}}, "run.sample: got 0, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
+        ({"run": {"sample": 1.5}}, "run.sample: got 1.5, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
+        ({"train": {"lr": float("nan")}}, "train.lr: got nan, must be a finite number"),
+        ({"train": {"lr": "fast"}}, "train.lr: got 'fast', must be a number"),
+        ({"train": {"momentum": 1.0}}, "train.momentum: got 1.0, must be below 1"),
+        ({"train": {"batch": 2.5}}, "train.batch: got 2.5, must be a whole number"),
+        ({"net": {"hidden": 7}}, "net.hidden: got 7, must be a list"),
+        ({"net": [{"share": 0}]}, "net.share: got 0, must be above 0"),
+    ],
+)  # fmt: skip
+def test_messages_name_the_key_what_was_got_and_what_would_do(table, message):
+    assert problems(table) == [message]
+
+
+def test_all_problems_are_told_at_once():
+    told = problems(
+        {"run": {"rounds": 0, "sed": 1}, "train": {"lr": -1}, "method": {"name": "x"}, "engine": {"name": "y"}}
+    )
+    assert len(told) == 5
+
+
+def test_set_reads_values_as_toml_or_as_text():
+    made = Config.load(
+        None, ["train.lr=0.5", "method.name=fedavg", "net.hidden=[3, 4]", "run.sample=2", 'data.root="/x"']
+    )
+    assert (made.train.lr, made.method_name, made.nets[0].design.hidden, made.run.sample, made.data.root) == (
+        0.5,
+        "fedavg",
+        (3, 4),
+        2,
+        "/x",
+    )
+
+
+def test_set_of_a_new_name_drops_the_old_ones_options(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text('[method]\nname = "fedproto"\npull = 3.0\n[data]\nname = "digits"\nclients = 7\n')
+    assert Config.load(file, ["method.name=fedavg"]).method_name == "fedavg"
+    assert Config.load(file, ["method.name=fedproto"]).method.pull == 3.0
+    assert Config.load(file, ["data.name=mnist"]).data.clients == 7  # these keys are not the dataset's
+
+
+def test_set_on_a_list_of_nets():
+    mixed = next(path for path in RECIPES if path.stem == "fedproto-mnist-n3-mixed")
+    assert len(Config.load(mixed, ["net.name=mlp"]).nets) == 1
+    with pytest.raises(ConfigError, match=r"\[net\] is a list in the file"):
+        Config.load(mixed, ["net.channels=3"])
+
+
+@pytest.mark.parametrize("word", ["lr=3", "train.lr", "train.=3", ".lr=3"])
+def test_set_words_must_have_a_section_a_key_and_a_value(word):
+    with pytest.raises(ConfigError, match=r"must look like section.key=value"):
+        Config.load(None, [word])
+
+
+def test_missing_and_broken_files(tmp_path):
+    with pytest.raises(UserError, match="There is no experiment file"):
+        Config.load(tmp_path / "no.toml")
+    (tmp_path / "bad.toml").write_text("[run\n")
+    with pytest.raises(UserError, match="is not a readable TOML file"):
+        Config.load(tmp_path / "bad.toml")

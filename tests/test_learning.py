@@ -1,0 +1,36 @@
+"""Small learning tests on real data: does it learn, and does sharing do what the papers say?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protofed.config import Config
+from protofed.runner import run
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+def figures(recipe: str, *sets: str):
+    return run(Config.load(RECIPES / f"{recipe}.toml", sets)).summary
+
+
+def test_demo_learns():
+    proto, shared, alone = (figures("digits-n3", f"method.name={name}") for name in ("fedproto", "fedavg", "local"))
+    assert proto["accuracy"]["head"]["mean"] > 0.90
+    assert proto["accuracy"]["prototype"]["mean"] > 0.88
+    assert alone["accuracy"]["head"]["mean"] > 0.90
+    assert shared["accuracy"]["head"]["mean"] > 0.85
+    assert shared["global"]["accuracy"] > 0.85
+    assert proto["majority"] < 0.4
+    assert 30 * proto["cost"]["up_params"] < shared["cost"]["up_params"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["fedproto-mnist-n3", "fedproto-mnist-n3-mixed"])
+def test_fedproto_learns_mnist_in_fifteen_rounds(recipe, mnist_root):
+    made = figures(recipe, "run.rounds=15", f'data.root="{mnist_root}"', "run.eval_every=15")
+    assert made["accuracy"]["head"]["mean"] > 0.95
+    assert made["accuracy"]["prototype"]["mean"] > 0.93
+    assert made["cost"]["up_params"] == made["cost"]["up_counts"] * 50

@@ -1,0 +1,206 @@
+"""Whole runs: the same seed gives the same result, a resumed run is the uninterrupted one, a run is a folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import protofed
+from protofed import checkpoint
+from protofed.config import Config
+from protofed.core import Phase
+from protofed.errors import UserError
+from protofed.folder import Folder
+from protofed.methods import METHODS
+from protofed.methods.fedproto import FedProto
+from protofed.methods.local import Local
+from protofed.runner import Runner, run
+from toys import config, everything, federation, played
+
+SMALL = {"run": {"rounds": 3}, "data": {"clients": 5}, "train": {"clip": 1.0}}
+
+
+def without_seconds(folder: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_same_seed_same_rounds(method, tmp_path):
+    table = {**SMALL, "method": {"name": method}}
+    for name in ("a", "b"):
+        run(table, tmp_path / name)
+    run({**table, "run": {"rounds": 3, "seed": 1}}, tmp_path / "c")
+    assert without_seconds(tmp_path / "a") == without_seconds(tmp_path / "b") != without_seconds(tmp_path / "c")
+
+
+def test_a_run_is_a_folder(tmp_path):
+    result = run(SMALL, tmp_path / "run")
+    where = tmp_path / "run"
+    assert {path.name for path in where.iterdir()} == {
+        "config.toml", "partition.json", "rounds.jsonl", "clients.csv", "result.json", "checkpoint",
+    }  # fmt: skip
+    assert Config.of(tomllib.loads((where / "config.toml").read_text())) == Config.of(SMALL)
+    stored = json.loads((where / "result.json").read_text())
+    assert stored == result.summary
+    for key in ("method", "dataset", "seed", "rounds", "engine", "versions", "miou", "personal"):
+        assert key in stored
+    assert set(stored["accuracy"]["head"]) == set(stored["accuracy"]["prototype"]) == {"mean", "std"}
+    assert set(stored["cost"]) == {"up_params", "down_params", "up_counts", "up_bytes", "down_bytes"}
+    rows = list(csv.DictReader((where / "clients.csv").read_text().splitlines()))
+    assert [int(row["client"]) for row in rows] == list(range(5))
+    mean = sum(float(row["accuracy_head"]) for row in rows) / 5
+    assert stored["accuracy"]["head"]["mean"] == pytest.approx(mean)
+    partition = json.loads((where / "partition.json").read_text())
+    assert [len(part["train"]) for part in partition["clients"]] == [int(row["train"]) for row in rows]
+
+
+def test_costs_are_prototypes_times_dim(tmp_path):
+    result = run({**SMALL, "net": {"dim": 50}})
+    held = sum(len(row["classes"].split()) for row in result.clients)
+    assert result.summary["cost"]["up_params"] == held * 50
+    assert result.summary["cost"]["up_counts"] == held
+
+
+def test_the_same_costs_for_weights():
+    result = run({**SMALL, "method": {"name": "fedavg"}, "net": {"hidden": [64], "dim": 50}})
+    assert result.summary["cost"]["up_params"] == 5 * (64 * 64 + 64 + 64 * 50 + 50 + 50 * 10 + 10)
+    assert result.summary["cost"]["up_counts"] == 0
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("done", [1, 2])
+def test_resumed_run_is_the_uninterrupted_one(method, done, tmp_path):
+    experiment, members = config(method, rounds=4, run={"sample": 0.6}, train={"clip": 1.0}), federation()
+    whole = Runner(experiment, members, opened(tmp_path / "whole", experiment))
+    whole.go(None)
+    stopped = config(method, rounds=done, run={"sample": 0.6}, train={"clip": 1.0})
+    Runner(stopped, members, opened(tmp_path / "parts", stopped)).go(None)
+    resumed = Runner(experiment, members, Folder.old(tmp_path / "parts"))
+    resumed.go(None)
+    torch.testing.assert_close(everything(resumed), everything(whole), rtol=0, atol=0)
+    assert without_seconds(tmp_path / "parts") == without_seconds(tmp_path / "whole")
+
+
+def opened(path: Path, experiment: Config) -> Folder:
+    folder = Folder.new(path)
+    folder.describe(experiment.table(), {"sha256": "", "clients": []})
+    return folder
+
+
+def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
+    run(SMALL, tmp_path / "run")
+    where = tmp_path / "run" / "checkpoint"
+    assert checkpoint.stored(where) == ["000003", "000002"]
+    content = bytearray((where / "000003.safetensors").read_bytes())
+    content[-5] ^= 1
+    (where / "000003.safetensors").write_bytes(content)
+    before = without_seconds(tmp_path / "run")
+    run(SMALL, tmp_path / "run", resume=True)
+    assert without_seconds(tmp_path / "run") == before
+    for path in where.glob("*.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="None of the checkpoints"):
+        run(SMALL, tmp_path / "run", resume=True)
+
+
+def test_finished_run_can_be_resumed_and_gives_its_result_again(tmp_path):
+    first = run(SMALL, tmp_path / "run")
+    again = run(SMALL, tmp_path / "run", resume=True)
+    assert again.summary == first.summary
+
+
+def test_half_a_line_is_forgotten(tmp_path):
+    run(SMALL, tmp_path / "run")
+    rows = (tmp_path / "run" / "rounds.jsonl").read_text()
+    (tmp_path / "run" / "rounds.jsonl").write_text(rows + '{"round": 4, "lo')
+    run({**SMALL, "run": {"rounds": 4}}, tmp_path / "run", resume=True)
+    assert [row["round"] for row in without_seconds(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_existing_folder_is_not_overwritten(tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(UserError, match="is there already and not empty"):
+        run(SMALL, tmp_path)
+
+
+def test_resume_refuses_another_partition(tmp_path):
+    run(SMALL, tmp_path / "run")
+    with pytest.raises(UserError, match="was made with another partition"):
+        run({**SMALL, "run": {"rounds": 3, "seed": 5}}, tmp_path / "run", resume=True)
+
+
+def test_methods_are_compared_on_the_same_draws():
+    first, second = (played(config(name, run={"sample": 2}), federation()) for name in ("fedavg", "local"))
+    assert [row["clients"] for row in first.rounds] == [row["clients"] for row in second.rounds]
+    assert all(len(row["clients"]) == 2 for row in first.rounds)
+
+
+@pytest.mark.parametrize(("sample", "count"), [(1.0, 6), (0.5, 3), (0.01, 1), (1, 1), (4, 4), (99, 6)])
+def test_sample_is_a_share_or_a_number(sample, count):
+    runner = Runner(config(run={"sample": sample}), federation(), None)
+    assert [len(runner.sample(number)) for number in range(3)] == [count] * 3
+
+
+def test_evaluation_every_few_rounds_and_always_at_the_end():
+    runner = played(config(rounds=5, run={"eval_every": 2}), federation())
+    assert [row["accuracy_head"] is not None for row in runner.rounds] == [False, True, False, True, True]
+
+
+def test_nan_upload_is_rejected_and_the_rest_goes_on():
+    class Broken(FedProto):
+        def upload(self, trained):
+            sent = super().upload(trained)
+            if trained.client == 1:
+                sent.prototypes.mean.fill_(torch.nan)
+            return sent
+
+    runner = played(config(Broken()), federation())
+    assert [row["rejected"] for row in runner.rounds] == [{"1": "prototypes/mean is not finite"}] * 3
+    assert torch.isfinite(runner.server.prototypes.mean).all()
+
+
+def test_round_without_a_usable_upload_keeps_the_servers_state():
+    class Hopeless(FedProto):
+        def upload(self, trained):
+            sent = super().upload(trained)
+            sent.prototypes.support.fill_(-1)
+            return sent
+
+    runner = played(config(Hopeless()), federation())
+    assert runner.server.prototypes.support.sum() == 0
+    assert runner.summary()["rejected"] == 3 * 6
+
+
+def test_tuning_before_evaluation_is_forgotten():
+    class Tuned(Local):
+        def tune(self, epochs):
+            return (Phase(20),)
+
+    plain, tuned = (played(config(method, rounds=1), federation()) for method in (Local(), Tuned()))
+    torch.testing.assert_close(everything(plain), everything(tuned), rtol=0, atol=0)
+    assert tuned.rounds[-1]["accuracy_head"] > plain.rounds[-1]["accuracy_head"]
+
+
+def test_federation_of_empty_clients_runs():
+    runner = played(config("fedproto"), federation([[], []]))
+    assert runner.summary()["accuracy"] == {"head": None, "prototype": None}
+    assert runner.rounds[0]["loss"] == {}
+
+
+def test_diverged_loss_is_null_in_the_files(tmp_path):
+    run({**SMALL, "train": {"lr": 1e30}}, tmp_path / "run")
+    assert without_seconds(tmp_path / "run")[-1]["loss"]["supervised"] is None
+
+
+def test_run_from_python():
+    result = protofed.run({"run": {"rounds": 1}, "data": {"clients": 2}})
+    assert result.folder is None
+    assert [row["round"] for row in result.rounds] == [1]
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        _ = protofed.walk
