@@ -172,9 +172,7 @@ def test_pull_brings_the_clients_prototypes_together():
 
 
 def _features(runner, client):
-    from protofed.local import features
-
-    return features(runner.federation.nets[client], runner.engine.kept[client].params, runner.federation.train[client])
+    return runner.federation.nets[client].features(runner.engine.kept[client].params, runner.federation.train[client])
 
 
 def test_clients_may_have_different_nets():

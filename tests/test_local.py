@@ -7,7 +7,7 @@ import torch
 
 from protofed.core import Batch, Loss, Phase, Site, cross_entropy
 from protofed.draws import generator
-from protofed.local import Optimiser, Training, features, schedule, train
+from protofed.local import Optimiser, Training, schedule, train
 from protofed.methods.local import Local
 from toys import examples, federation, net
 
@@ -138,8 +138,8 @@ def test_observed_is_summed_over_the_last_epoch_only():
 def test_dropout_is_on_in_training_and_off_in_features():
     where, data = site(dropout=0.5), examples([0, 1, 2] * 4)
     params = where.net.init(generator("start"))
-    z, y = features(where.net, params, data)
-    assert torch.equal(z, features(where.net, params, data)[0])
+    z, y = where.net.features(params, data)
+    assert torch.equal(z, where.net.features(params, data)[0])
     assert torch.equal(y, data.labels)
     with_dropout = train(Local(), where, data, params, (), (), [Phase(1)], Training())
     without = train(Local(), site(), data, params, (), (), [Phase(1)], Training())

@@ -77,20 +77,18 @@ def test_the_same_costs_for_weights():
 @pytest.mark.parametrize("done", [1, 2])
 def test_resumed_run_is_the_uninterrupted_one(method, done, tmp_path):
     experiment, members = config(method, rounds=4, run={"sample": 0.6}, train={"clip": 1.0}), federation()
-    whole = Runner(experiment, members, opened(tmp_path / "whole", experiment))
+    whole = Runner(experiment, members, opened(tmp_path / "whole"))
     whole.go(None)
     stopped = config(method, rounds=done, run={"sample": 0.6}, train={"clip": 1.0})
-    Runner(stopped, members, opened(tmp_path / "parts", stopped)).go(None)
+    Runner(stopped, members, opened(tmp_path / "parts")).go(None)
     resumed = Runner(experiment, members, Folder.old(tmp_path / "parts"))
     resumed.go(None)
     torch.testing.assert_close(everything(resumed), everything(whole), rtol=0, atol=0)
     assert without_seconds(tmp_path / "parts") == without_seconds(tmp_path / "whole")
 
 
-def opened(path: Path, experiment: Config) -> Folder:
-    folder = Folder.new(path)
-    folder.describe(experiment.table(), {"sha256": "", "clients": []})
-    return folder
+def opened(path: Path) -> Folder:
+    return Folder.new(path, {"sha256": "", "clients": []})
 
 
 def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed import draws
-from protofed.net import Net, Params
+from protofed.net import Batch, Net, Params
 from protofed.prototypes import Prototypes
 
 if TYPE_CHECKING:
@@ -36,12 +36,6 @@ Nothing = tuple[()]
 """The type of a message or state with nothing in it."""
 Scores = dict[str, Tensor]
 """For each way to predict ("head", "prototype") the scores [n, classes]; the highest is predicted, -inf is never."""
-
-
-class Batch(NamedTuple):
-    x: Tensor  # [n, ...]
-    y: Tensor  # [n], always inside [0, classes)
-    weight: Tensor  # [n]; 0: padding or an ignored pixel
 
 
 class Weights(NamedTuple):
@@ -136,9 +130,7 @@ class Trained(Client, Generic[Down, Kept]):
 
     def features(self, before: bool = False) -> tuple[Tensor, Tensor]:
         """Embeddings [n, dim] and labels [n] of all the client's examples, without dropout; `before`: with `start`."""
-        from protofed.local import features
-
-        return features(self.net, self.start if before else self.end, self.data)
+        return self.net.features(self.start if before else self.end, self.data)
 
 
 @dataclass(frozen=True)

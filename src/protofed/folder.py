@@ -45,7 +45,7 @@ class Folder:
         self.checkpoints = path / "checkpoint"
 
     @classmethod
-    def new(cls, path: Path) -> Folder:
+    def new(cls, path: Path, partition: Mapping[str, Any]) -> Folder:
         """An empty folder for a new run; one that has something in it is left alone."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(
@@ -55,6 +55,7 @@ class Folder:
             (path / "checkpoint").mkdir(parents=True)
         except OSError as problem:
             raise UserError(f"{path} cannot be made: {problem.strerror}. Give another --out.") from problem
+        write(path / "partition.json", json.dumps(partition).encode())
         return cls(path)
 
     @classmethod
@@ -66,12 +67,8 @@ class Folder:
             )
         return cls(path)
 
-    def describe(self, config: Mapping[str, Any], partition: Mapping[str, Any]) -> None:
-        """What is to be run, on what."""
-        write(self.path / "partition.json", json.dumps(partition).encode())
-        self.write_config(config)
-
     def write_config(self, config: Mapping[str, Any]) -> None:
+        """Everything that was asked for, defaults included."""
         write(self.path / "config.toml", tomli_w.dumps(config).encode())
 
     def partition_hash(self) -> str:

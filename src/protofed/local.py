@@ -1,4 +1,4 @@
-"""A client's round: the batch schedule, the phases, the optimiser's step, and the pass over its embeddings.
+"""A client's round: the batch schedule, the phases, and the optimiser's step.
 
 Everything here is written for one client. What an engine may map over clients is pure: `Optimiser.step` and the
 method's `loss`.
@@ -14,14 +14,12 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from protofed import draws
-from protofed.core import AnyMethod, Batch, Net, Params, Phase, Site
+from protofed.core import AnyMethod, Batch, Params, Phase, Site
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protofed.data.examples import Examples
-
-EMBED_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ def train(
                 last = number == len(plan) - 1 and epoch == len(epochs) - 1
                 for positions in batches:
                     x, y = data.take(positions)
-                    batch = Batch(x, y, x.new_ones(len(y)))
+                    batch = Batch.of(x, y)
                     leaves = {name: outcome.params[name].detach().requires_grad_() for name in moving}
                     key = draws.derive(site.seed, purpose, "dropout", site.round, site.client, outcome.steps)
                     with draws.DerivedDropout(torch.tensor(key)):
@@ -155,14 +153,3 @@ def train(
     finally:
         net.train(False)
     return outcome
-
-
-@torch.no_grad()
-def features(net: Net, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
-    """Embeddings [n, dim] and labels [n] of a whole set, in order, without dropout."""
-    z, y = [torch.zeros(0, net.dim)], [torch.zeros(0, dtype=torch.long)]
-    for inputs, labels in data.batches(EMBED_BATCH):
-        embedding = net.embed(params, inputs)
-        z.append(embedding)
-        y.append(net.match(Batch(inputs, labels, inputs.new_ones(len(labels))), embedding).y)
-    return torch.cat(z), torch.cat(y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,23 @@ from protofed.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protofed.core import Batch
+    from protofed.data.examples import Examples
 
+EVALUATE = 512
+"""How many examples go through a net at once where nothing is trained."""
 Params = dict[str, Tensor]
 """Tensors by name: "body.*", "head.*", and "own.*" for what a method adds. Buffers are among them and never trained."""
+
+
+class Batch(NamedTuple):
+    x: Tensor  # [n, ...]
+    y: Tensor  # [n], always inside [0, classes)
+    weight: Tensor  # [n]; 0: padding or an ignored pixel
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Batch:
+        """A batch in which everything counts."""
+        return cls(x, y, x.new_ones(len(y)))
 
 
 class Net:
@@ -34,37 +47,23 @@ class Net:
         self.build = build
         self.shape = shape
         self.classes = classes
-        with DrawFrom(torch.Generator()):
-            self.body, self.head_module = build()
-        self.train(False)
-        first = self.state(self.body, self.head_module)
-        self.trainable = frozenset(
-            f"{part}.{key}"
-            for part, module in self.parts(self.body, self.head_module)
-            for key, _ in module.named_parameters()
-        )
-        self.shapes = {key: tuple(value.shape) for key, value in first.items()}
+        self.module = self.made(torch.Generator())
+        self.module.eval()
+        first = dict(self.module.state_dict())
+        self.trainable = frozenset(name for name, _ in self.module.named_parameters())
+        self.shapes = {name: tuple(value.shape) for name, value in first.items()}
         with torch.no_grad():
             self.dim = self.embed(first, torch.zeros(1, *shape)).shape[-1]
 
-    @staticmethod
-    def parts(body: nn.Module, head: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
-        return ("body", body), ("head", head)
-
-    @classmethod
-    def state(cls, body: nn.Module, head: nn.Module) -> Params:
-        """Parameters and buffers of a pair of modules, by their full names."""
-        return {
-            f"{part}.{key}": value
-            for part, module in cls.parts(body, head)
-            for key, value in module.state_dict().items()
-        }
+    def made(self, generator: torch.Generator) -> nn.ModuleDict:
+        """A new body and head, drawn from the generator."""
+        with DrawFrom(generator):
+            body, head = self.build()
+        return nn.ModuleDict({"body": body, "head": head})
 
     def init(self, generator: torch.Generator) -> Params:
         """Fresh parameters, a function of the generator alone."""
-        with DrawFrom(generator):
-            pair = self.build()
-        return self.state(*pair)
+        return dict(self.made(generator).state_dict())
 
     def trains(self, name: str) -> bool:
         """Is it a parameter that can move? Buffers never do; what a method adds does."""
@@ -72,25 +71,34 @@ class Net:
 
     def train(self, mode: bool) -> None:
         """Whether dropout and batch norm behave as in training."""
-        self.body.train(mode)
-        self.head_module.train(mode)
+        self.module.train(mode)
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
         """The body alone: [n, ...] -> [n, dim]."""
-        z: Tensor = functional_call(self.body, self.of("body.", params), (x,))
-        return z
+        return self.call("body", params, x)
 
     def head(self, params: Params, z: Tensor) -> Tensor:
         """The head alone: [n, dim] -> [n, classes]."""
-        logits: Tensor = functional_call(self.head_module, self.of("head.", params), (z,))
-        return logits
+        return self.call("head", params, z)
+
+    def call(self, part: str, params: Params, x: Tensor) -> Tensor:
+        """A part of the net with its own of the parameters."""
+        own = {name[len(part) + 1 :]: params[name] for name in self.shapes if name.startswith(f"{part}.")}
+        out: Tensor = functional_call(self.module[part], own, (x,))
+        return out
 
     def __call__(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.embed(params, x)
         return z, self.head(params, z)
 
-    def of(self, prefix: str, params: Params) -> Params:
-        return {key[5:]: params[key] for key in self.shapes if key.startswith(prefix)}
+    @torch.no_grad()
+    def features(self, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
+        """Embeddings [n, dim] and labels [n] of a whole set, in order, without dropout."""
+        z, y = [torch.zeros(0, self.dim)], [torch.zeros(0, dtype=torch.long)]
+        for batch in data.batches(EVALUATE):
+            z.append(self.embed(params, batch[0]))
+            y.append(self.match(Batch.of(*batch), z[-1]).y)
+        return torch.cat(z), torch.cat(y)
 
     def match(self, batch: Batch, z: Tensor) -> Batch:
         """Labels and weights at the resolution of z: the batch itself, but for nets that label every pixel."""

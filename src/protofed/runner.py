@@ -20,9 +20,9 @@ from protofed.engines.engine import Engine, Report, Score
 from protofed.errors import UserError
 from protofed.federation import Federation
 from protofed.folder import Folder
-from protofed.local import EMBED_BATCH
 from protofed.measures.accuracy import hits, over_clients
 from protofed.messages import Size, size
+from protofed.net import EVALUATE
 from protofed.trust.guard import screen
 
 Row = dict[str, Any]
@@ -53,19 +53,22 @@ def run(
     """Run an experiment: a `Config`, a table of sections, or an experiment file; with `out`, write a run folder."""
     if not isinstance(config, Config):
         config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
-    folder = None if out is None else Folder.old(Path(out)) if resume else None
     federation = Federation.of(config)
     federation.admit(config.method_name, config.method)
-    partition = federation.describe()
-    if folder and folder.partition_hash() != partition["sha256"]:
-        raise UserError(
-            f"{folder.path} was made with another partition: the data or the experiment changed. Start a new run."
-        )
-    if out is not None and folder is None:
-        folder = Folder.new(Path(out))
-        folder.describe(config.table(), partition)
+    folder = None if out is None else opened(Path(out), resume, federation)
     with one_thread():
         return Runner(config, federation, folder).go(watcher)
+
+
+def opened(path: Path, resume: bool, federation: Federation) -> Folder:
+    """A new run folder, or with `resume` that of an earlier run of the same federation."""
+    partition = federation.describe()
+    if not resume:
+        return Folder.new(path, partition)
+    folder = Folder.old(path)
+    if folder.partition_hash() != partition["sha256"]:
+        raise UserError(f"{path} was made with another partition: the data or the experiment changed. Start a new run.")
+    return folder
 
 
 class Runner:
@@ -81,7 +84,7 @@ class Runner:
             self.restore(folder)
 
     def restore(self, folder: Folder) -> None:
-        """Continue after the last round whose state is whole."""
+        """Continue after the last round whose state is whole, if there is one."""
         if state := checkpoint.latest(folder.checkpoints, self.method):
             done, self.server, self.engine.kept = state
             self.rounds = folder.rounds()[:done]
@@ -159,7 +162,7 @@ class Runner:
     def global_accuracy(self) -> float | None:
         """The server's own model on the balanced test set, if there is such a model."""
         net, down, correct = self.federation.nets[0], self.method.broadcast(self.server, 0), None
-        for x, y in self.federation.balanced.batches(EMBED_BATCH):
+        for x, y in self.federation.balanced.batches(EVALUATE):
             scores = self.method.predict_global(net, down, x)
             if "head" in scores:
                 correct = (correct or 0) + hits(scores["head"], y)

@@ -8,8 +8,9 @@ import torch
 
 from protofed.core import AnyMethod, Client, Trained, Upload
 from protofed.engines.engine import Report, Score
-from protofed.local import EMBED_BATCH, train
+from protofed.local import train
 from protofed.measures.accuracy import hits
+from protofed.net import EVALUATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +65,7 @@ class Loop:
                     self.method, client, client.data, params, down, kept, phases, self.training, "tune"
                 ).params
         correct: dict[str, int] = {}
-        for x, y in self.federation.test[number].batches(EMBED_BATCH):
+        for x, y in self.federation.test[number].batches(EVALUATE):
             for way, scores in self.method.predict(client.net, params, x, down, kept).items():
                 correct[way] = correct.get(way, 0) + hits(scores, y)
         return Score(number, correct, len(self.federation.test[number]))
