@@ -113,6 +113,12 @@ def test_finished_run_can_be_resumed_and_gives_its_result_again(tmp_path):
     assert again.summary == first.summary
 
 
+def test_resume_to_fewer_rounds_is_refused(tmp_path):
+    run(SMALL, tmp_path / "run")
+    with pytest.raises(UserError, match=r"run.rounds: got 2, but .* has 3 already"):
+        run({**SMALL, "run": {"rounds": 2}}, tmp_path / "run", resume=True)
+
+
 def test_half_a_line_is_forgotten(tmp_path):
     run(SMALL, tmp_path / "run")
     rows = (tmp_path / "run" / "rounds.jsonl").read_text()

@@ -93,6 +93,8 @@ class Runner:
                     f"{folder.path / 'rounds.jsonl'} has {len(self.rounds)} whole lines for {done} rounds. "
                     "Start a new run."
                 )
+            if done > self.config.run.rounds:
+                raise UserError(f"run.rounds: got {self.config.run.rounds}, but {folder.path} has {done} already.")
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
 
