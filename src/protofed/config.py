@@ -6,16 +6,14 @@ a net or a partition with the thing itself.
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import AfterValidator
 
 from protofed.core import AnyMethod
 from protofed.data.partition import PARTITIONS, Partition
@@ -26,20 +24,7 @@ from protofed.local import Training
 from protofed.measures.accuracy import Reporting
 from protofed.methods import METHODS
 from protofed.nets import NETS, Design
-
-Section = TypeVar("Section")
-
-PLAIN_WORDS = {
-    r"greater than or equal to (\S+)": r"\1 or more",
-    r"less than or equal to (\S+)": r"\1 or less",
-    r"greater than (\S+)": r"above \1",
-    r"less than (\S+)": r"below \1",
-    "a valid integer": "a whole number",
-    "a valid tuple": "a list",
-    "a valid number": "a number",
-    "a valid string": "text in quotes",
-    "a valid boolean": "true or false",
-}
+from protofed.options import check, known, options
 
 
 def share_or_number(value: float) -> float:
@@ -54,9 +39,7 @@ class Run:
 
     seed: Annotated[int, Ge(0)] = 0
     rounds: Annotated[int, Ge(1)] = 50
-    sample: Annotated[int | float, AfterValidator(share_or_number)] = (
-        1.0  # a share, or a whole number of clients per round
-    )
+    sample: Annotated[int | float, AfterValidator(share_or_number)] = 1.0  # clients of a round: a share, or a number
     eval_every: Annotated[int, Ge(1)] = 1
 
 
@@ -179,11 +162,6 @@ class Config:
         }
 
 
-def options(thing: Any) -> dict[str, Any]:
-    """A dataclass's fields as TOML has them."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(thing).items()}
-
-
 def read(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
@@ -251,49 +229,3 @@ def net_choices(got: Any, problems: list[str]) -> tuple[NetChoice, ...]:
         share = check("net", Share, {"share": table.get("share", 1.0)}, problems)
         choices.append(NetChoice(name, design, share.share if share else 1.0))
     return tuple(choices)
-
-
-def known(key: str, name: Any, registry: Mapping[str, Any], problems: list[str]) -> bool:
-    """Is it one of the registered names? If not, say so."""
-    if name is None or (isinstance(name, str) and name in registry):
-        return name is not None
-    problems.append(f"{key}: there is no {name!r}. {did_you_mean(str(name), registry)}")
-    return False
-
-
-def check(
-    section: str, kind: Callable[..., Section], table: Mapping[str, Any], problems: list[str], name: str = ""
-) -> Section:
-    """A section's dataclass from its table; problems are added to the list."""
-    try:
-        checked = model(kind)(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-        )
-    except ValidationError as wrong:
-        owner = f"{section} {name}" if name else f"[{section}]"
-        problems += [explain(section, owner, kind, dict(error)) for error in wrong.errors()]
-        return None  # type: ignore[return-value]  # never used: the problems are raised before
-    return kind(**checked.model_dump())
-
-
-@cache
-def model(kind: Any) -> type[BaseModel]:
-    """A strict model of a dataclass's fields: no unknown keys, no silent conversions, no NaN."""
-    hints = get_type_hints(kind, include_extras=True)
-    kinds: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(kind)}
-    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **kinds)
-
-
-def explain(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
-    """One problem in words: the key, what was got, what would do."""
-    key, got = str(error["loc"][0]), error["input"]
-    if error["type"] == "extra_forbidden":
-        keys = [f.name for f in fields(kind)]
-        return f"{section}.{key}: unknown key. " + (did_you_mean(key, keys) if keys else f"{owner} has no options.")
-    if error["type"] == "literal_error":
-        words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
-        return f"{section}.{key}: got {got!r}. {did_you_mean(str(got), words)}"
-    wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    for technical, said in PLAIN_WORDS.items():
-        wish = re.sub(technical, said, wish)
-    return f"{section}.{key}: got {got!r}, {wish}"

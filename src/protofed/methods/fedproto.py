@@ -28,7 +28,7 @@ from protofed.core import (
     Upload,
     cross_entropy,
     mean,
-)  # fmt: skip
+)
 from protofed.prototypes import Pooling
 
 

@@ -1,0 +1,78 @@
+"""Options: a frozen dataclass's fields, checked strictly, with problems told in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from protofed.errors import did_you_mean
+
+Section = TypeVar("Section")
+
+PLAIN_WORDS = {
+    r"greater than or equal to (\S+)": r"\1 or more",
+    r"less than or equal to (\S+)": r"\1 or less",
+    r"greater than (\S+)": r"above \1",
+    r"less than (\S+)": r"below \1",
+    "a valid integer": "a whole number",
+    "a valid tuple": "a list",
+    "a valid number": "a number",
+    "a valid string": "text in quotes",
+    "a valid boolean": "true or false",
+}
+
+
+def options(thing: Any) -> dict[str, Any]:
+    """A dataclass's fields as TOML has them."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(thing).items()}
+
+
+def known(key: str, name: Any, registry: Mapping[str, Any], problems: list[str]) -> bool:
+    """Is it one of the registered names? If not, say so."""
+    if name is None or (isinstance(name, str) and name in registry):
+        return name is not None
+    problems.append(f"{key}: there is no {name!r}. {did_you_mean(str(name), registry)}")
+    return False
+
+
+def check(
+    section: str, kind: Callable[..., Section], table: Mapping[str, Any], problems: list[str], name: str = ""
+) -> Section:
+    """A section's dataclass from its table; problems are added to the list."""
+    try:
+        checked = model(kind)(
+            **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        )
+    except ValidationError as wrong:
+        owner = f"{section} {name}" if name else f"[{section}]"
+        problems += [explain(section, owner, kind, dict(error)) for error in wrong.errors()]
+        return None  # type: ignore[return-value]  # never used: the problems are raised before
+    return kind(**checked.model_dump())
+
+
+@cache
+def model(kind: Any) -> type[BaseModel]:
+    """A strict model of a dataclass's fields: no unknown keys, no silent conversions, no NaN."""
+    hints = get_type_hints(kind, include_extras=True)
+    kinds: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(kind)}
+    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **kinds)
+
+
+def explain(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
+    """One problem in words: the key, what was got, what would do."""
+    key, got = str(error["loc"][0]), error["input"]
+    if error["type"] == "extra_forbidden":
+        keys = [f.name for f in fields(kind)]
+        return f"{section}.{key}: unknown key. " + (did_you_mean(key, keys) if keys else f"{owner} has no options.")
+    if error["type"] == "literal_error":
+        words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
+        return f"{section}.{key}: got {got!r}. {did_you_mean(str(got), words)}"
+    wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    for technical, said in PLAIN_WORDS.items():
+        wish = re.sub(technical, said, wish)
+    return f"{section}.{key}: got {got!r}, {wish}"
