@@ -25,7 +25,11 @@ def stamp() -> str:
 
 
 def is_ready() -> bool:
-    return READY.is_file() and READY.read_text() == stamp() and subprocess.run([PYTHON, "-c", ""]).returncode == 0
+    """Was it made from what is here now, and does its Python still run?"""
+    try:
+        return READY.read_text() == stamp() and subprocess.run([PYTHON, "-c", ""]).returncode == 0
+    except OSError:
+        return False
 
 
 def main() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,12 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_no_global_draws():
-    """One thread, and nothing in the package may touch torch's global generator."""
+def _one_thread_and_no_global_draws(request):
+    """One thread, and nothing in the package may touch a global generator (Python's own is hypothesis's, too)."""
     torch.set_num_threads(1)
-    before = torch.get_rng_state()
+    before, also = torch.get_rng_state(), np.random.get_state()
     yield
     assert torch.equal(before, torch.get_rng_state()), "something drew from torch's global generator"
+    if "hypothesis" not in request.keywords and not hasattr(request.function, "hypothesis"):
+        assert np.array_equal(also[1], np.random.get_state()[1]), "something drew from numpy's global generator"
 
 
 @pytest.fixture(scope="session")

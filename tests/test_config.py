@@ -99,10 +99,22 @@ def test_set_of_a_new_name_drops_the_old_ones_options(tmp_path):
     assert Config.load(file, ["data.name=mnist"]).data.clients == 7  # these keys are not the dataset's
 
 
+@pytest.mark.parametrize(
+    "words", [["method.weights=equal", "method.name=fedavg"], ["method.name=fedavg", "method.weights=equal"]]
+)
+def test_set_keeps_what_was_set_in_either_order(words):
+    assert Config.load(None, words).method.weights == "equal"
+
+
+def test_set_of_the_default_name_drops_nothing(tmp_path):
+    (tmp_path / "a.toml").write_text("[method]\npull = 3.0\n")
+    assert Config.load(tmp_path / "a.toml", ["method.name=fedproto"]).method.pull == 3.0
+
+
 def test_set_on_a_list_of_nets():
     mixed = next(path for path in RECIPES if path.stem == "fedproto-mnist-n3-mixed")
     assert len(Config.load(mixed, ["net.name=mlp"]).nets) == 1
-    with pytest.raises(ConfigError, match=r"\[net\] is a list in the file"):
+    with pytest.raises(ConfigError, match=r"\[net\] is not a table in the file"):
         Config.load(mixed, ["net.channels=3"])
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from protofed.draws import DerivedDropout, DrawFrom, derive, generator, random_state
+from protofed.draws import DerivedDropout, DrawFrom, derive, generator, no_global_draws, random_state
+from protofed.errors import UserError
 
 
 def test_derived_numbers_do_not_change():
@@ -74,5 +76,13 @@ def test_a_short_batch_has_the_same_mask_as_the_start_of_a_full_one():
 
 
 def test_other_random_layers_are_refused():
-    with pytest.raises(RuntimeError, match="alpha_dropout inside a net"), DerivedDropout(torch.tensor(1)):
+    state = torch.get_rng_state()
+    with pytest.raises(UserError, match="net x drew from torch's global generator"), no_global_draws("net x"):
         nn.AlphaDropout()(torch.ones(3))
+    torch.set_rng_state(state)
+
+
+def test_numbers_of_other_types_derive_the_same():
+    assert derive(0, "a", np.int64(3)) == derive(0, "a", 3)
+    with pytest.raises(TypeError):
+        derive(0.5)

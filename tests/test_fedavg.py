@@ -56,3 +56,41 @@ def test_embeddings_of_different_sizes_are_refused_by_fedproto():
     nets = [net("a", dim=5)] * 5 + [net("b", dim=7)]
     with pytest.raises(UserError, match=r"clients 0-4 have a of dim 5, 5 b of dim 7. Give every net the same dim"):
         federation(nets=nets).admit("fedproto", FedProto())
+
+
+def test_two_rounds_of_two_unequal_clients_by_hand():
+    """The whole loop against torch's own optimiser: sizes as weights, decay by round, and nothing but one full batch."""
+    members = federation([[0, 1, 2] * 3, [0, 1, 2]])
+    sections = {"train": {"batch": 99, "lr": 0.2, "decay": 0.5, "momentum": 0.9, "epochs": 2}}
+    runner = played(config("fedavg", rounds=2, **sections), members)
+    toy, weights = members.nets[0], FedAvg().start(members.server(0, 0)).params
+    for round in range(2):
+        trained = []
+        for data in members.train:
+            params = {name: value.clone().requires_grad_() for name, value in weights.items()}
+            optimiser = torch.optim.SGD(params.values(), 0.2 * 0.5**round, momentum=0.9)
+            for _ in range(2):
+                optimiser.zero_grad()
+                x, y = data.take(torch.arange(len(data)))
+                torch.nn.functional.cross_entropy(toy(params, x)[1], y).backward()
+                optimiser.step()
+            trained.append(params)
+        weights = {name: (0.75 * trained[0][name] + 0.25 * trained[1][name]).detach() for name in weights}
+    torch.testing.assert_close(runner.server.params, weights, rtol=1e-5, atol=1e-6)
+    correct = [
+        (toy(weights, x)[1].argmax(-1) == y).float().mean().item()
+        for x, y in ((t.take(torch.arange(len(t)))) for t in members.test)
+    ]
+    assert runner.summary()["accuracy"]["head"]["mean"] == pytest.approx(sum(correct) / 2)
+    x, y = members.balanced.take(torch.arange(len(members.balanced)))
+    assert runner.rounds[-1]["accuracy_global"] == pytest.approx(
+        (toy(weights, x)[1].argmax(-1) == y).float().mean().item()
+    )
+    numbers = 2 * sum(value.numel() for value in weights.values())
+    assert runner.summary()["cost"] == {
+        "up_params": numbers,
+        "down_params": numbers,
+        "up_counts": 0,
+        "up_bytes": 8 * numbers,
+        "down_bytes": 8 * numbers,
+    }

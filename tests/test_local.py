@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from protofed.core import Batch, Loss, Phase, Site, cross_entropy
-from protofed.draws import generator
+from protofed.draws import DerivedDropout, generator
+from protofed.errors import UserError
 from protofed.local import Optimiser, Training, schedule, train
 from protofed.methods.local import Local
+from protofed.net import Net
 from toys import examples, federation, net
 
 
@@ -133,6 +136,60 @@ def test_observed_is_summed_over_the_last_epoch_only():
 
     _, outcome = one([Phase(1), Phase(3)], method=Counting())
     assert [value.item() for value in outcome.observed] == [12]
+
+
+def test_observed_is_that_of_the_last_epoch_that_ran():
+    class Counting(Local):
+        def loss(self, net, params, batch, down, kept):
+            return Loss((batch.weight.sum(),), **super().loss(net, params, batch, down, kept).terms)
+
+    _, outcome = one([Phase(2), Phase(0)], method=Counting())
+    assert [value.item() for value in outcome.observed] == [12]
+
+
+def test_batch_norm_leaves_out_a_batch_of_one():
+    ((epoch,),) = schedule(site(norm=True), 9, [Phase(1)], Training(batch=4))
+    assert [len(batch) for batch in epoch] == [4, 4]
+    _, outcome = one([Phase(2)], data=examples([1]), norm=True)
+    assert outcome.steps == 0
+
+
+def test_phase_that_trains_nothing_says_so():
+    with pytest.raises(UserError, match=r"A phase trains \('hed.',\), but toy has only body.0.bias, "):
+        one([Phase(1, ("hed.",))])
+
+
+def test_every_phase_has_a_new_optimiser():
+    def after(*epochs: int) -> torch.Tensor:
+        where, data, how = site(), examples([0, 1, 2] * 4), Training(batch=12, lr=0.1, momentum=0.9)
+        start = where.net.init(generator("start"))
+        return train(Local(), where, data, start, (), (), [Phase(count) for count in epochs], how).params["head.weight"]
+
+    assert torch.equal(after(1), after(1, 0))
+    assert not torch.equal(after(2), after(1, 1))  # one batch holds all: only the momentum can differ
+
+
+@pytest.mark.parametrize("change", [{"round": 1}, {"client": 1}])
+def test_dropout_masks_differ_by_round_and_client(change, monkeypatch):
+    keys = []
+    monkeypatch.setattr(
+        "protofed.local.draws.DerivedDropout", lambda key: keys.append(key.item()) or DerivedDropout(key)
+    )
+    for where in ({}, change):
+        made = site(dropout=0.5, **where)
+        train(
+            Local(), made, examples([0, 1, 2] * 4), made.net.init(generator(0)), (), (), [Phase(1)], Training(batch=4)
+        )
+    assert len(set(keys)) == 6  # three steps each, no mask twice
+
+
+def test_a_net_that_draws_globally_in_training_is_refused():
+    state = torch.get_rng_state()
+    noisy = Net("noisy", lambda: (nn.Sequential(nn.Linear(4, 5), nn.AlphaDropout()), nn.Linear(5, 3)), (4,), 3)
+    where, start = Site(noisy, 0, 0, 0, 1), noisy.init(generator(0))
+    with pytest.raises(UserError, match="net noisy drew from torch's global generator"):
+        train(Local(), where, examples([0, 1]), start, (), (), [Phase(1)], Training())
+    torch.set_rng_state(state)
 
 
 def test_dropout_is_on_in_training_and_off_in_features():

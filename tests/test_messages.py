@@ -7,7 +7,7 @@ import torch
 
 from protofed.core import Nothing, Params, Prototypes, Upload
 from protofed.messages import Size, flatten, size, unflatten
-from protofed.trust.guard import screen
+from protofed.trust.guard import sift
 from toys import bank
 
 
@@ -41,6 +41,34 @@ def test_messages_come_back_by_their_type():
     torch.testing.assert_close(flatten(back), flatten(MESSAGE), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("message", [bank({1: [5.0, 6.0]}), {"a": torch.ones(2)}, ()])
+def test_bare_messages_come_back(message):
+    kind = Prototypes if isinstance(message, Prototypes) else Params if isinstance(message, dict) else Nothing
+    torch.testing.assert_close(flatten(unflatten(kind, flatten(message))), flatten(message), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strange"), [(Nothing, "inner"), (Inner, "inner"), (Prototypes, "inner"), (torch.Tensor, "inner")]
+)
+def test_what_does_not_fit_the_type_is_not_dropped(kind, strange):
+    with pytest.raises(ValueError, match=f"has no '{strange}'"):
+        unflatten(kind, flatten(MESSAGE))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": torch.tensor([7])},
+        {"rows": torch.tensor([1, 1])},
+        {"shape": torch.tensor([3, 1])},
+        {"shape": torch.tensor([3, -1, 2])},
+    ],
+)
+def test_prototypes_that_do_not_fit_their_shape_are_refused(change):
+    with pytest.raises(ValueError, match="prototypes"):
+        Prototypes.unpack({**bank({1: [5.0, 6.0]}).pack(), **change})
+
+
 def test_size_counts_numbers_and_bytes():
     assert size(MESSAGE) == Size(params=6 + 4 + 1 + 2, counts=1, bytes=4 * (11 + 2 + 1 + 1 + 3))
     assert size(()) == Size()
@@ -59,7 +87,7 @@ def test_guard_rejects_nan_negative_support_and_odd_shapes():
     good = bank({0: [1.0, 2.0], 2: [0.0, 0.0]})
     nan, negative = bank({0: [1.0, float("nan")]}), bank({0: [1.0, 2.0]}, {0: -3})
     sent = [good, nan, negative, bank({0: [1.0, 2.0, 3.0]}), bank({1: [1.0, 1.0]})]
-    accepted, rejected = screen([upload(client, {"p": message}) for client, message in enumerate(sent)])
+    accepted, rejected = sift([upload(client, {"p": message}) for client, message in enumerate(sent)])
     assert [taken.client for taken in accepted] == [0, 4]
     assert rejected == {
         1: "p/mean is not finite",
@@ -70,11 +98,11 @@ def test_guard_rejects_nan_negative_support_and_odd_shapes():
 
 def test_guard_is_not_led_by_the_first_upload():
     messages = [{"w": torch.ones(9)}, {"w": torch.ones(2)}, {"w": torch.ones(2)}]
-    accepted, rejected = screen([upload(client, message) for client, message in enumerate(messages)])
+    accepted, rejected = sift([upload(client, message) for client, message in enumerate(messages)])
     assert [taken.client for taken in accepted] == [1, 2]
     assert list(rejected) == [0]
 
 
 def test_guard_of_nothing():
-    assert screen([]) == ([], {})
-    assert screen([upload(0, (), examples=-1)])[1] == {0: "examples is -1"}
+    assert sift([]) == ([], {})
+    assert sift([upload(0, (), examples=-1)])[1] == {0: "examples is -1"}

@@ -5,6 +5,7 @@ import torch
 
 from protofed.draws import generator
 from protofed.errors import UserError
+from protofed.net import Net
 from protofed.nets import NETS, make
 from toys import net
 
@@ -45,9 +46,31 @@ def test_what_a_method_adds_is_not_checked():
 def test_buffers_are_params_but_never_train():
     toy = net(norm=True)
     assert "body.1.running_mean" in toy.shapes
-    assert not toy.trains("body.1.running_mean")
-    assert toy.trains("body.1.weight")
-    assert toy.trains("own.scale")
+    params = toy.init(generator(0))
+    moving = {name for name in toy.shapes if toy.trains(name, params[name])}
+    assert moving == {name for name in toy.shapes if "running" not in name and "tracked" not in name}
+    assert toy.trains("own.scale", torch.ones(()))
+    assert not toy.trains("own.seen", torch.ones((), dtype=torch.long))
+    assert toy.trains("own.body.1.weight", params["body.1.weight"])
+    assert not toy.trains("own.body.1.running_mean", params["body.1.running_mean"])
+
+
+def test_frozen_layers_do_not_train():
+    def build():
+        body = torch.nn.Linear(4, 5).requires_grad_(False)
+        return body, torch.nn.Linear(5, 3)
+
+    assert Net("frozen", build, (4,), 3).trainable == {"head.weight", "head.bias"}
+
+
+def test_layers_that_draw_globally_are_refused():
+    def build():
+        return torch.nn.Linear(4, 5), torch.nn.Linear(int(torch.normal(5.0, torch.zeros(1)).item()), 3)
+
+    state = torch.get_rng_state()
+    with pytest.raises(UserError, match="net odd drew from torch's global generator"):
+        Net("odd", build, (4,), 3)
+    torch.set_rng_state(state)
 
 
 def test_fedproto_cnn_has_the_published_size():

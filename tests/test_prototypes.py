@@ -50,6 +50,25 @@ def test_order_of_clients_does_not_matter(pooling):
     torch.testing.assert_close(Prototypes.pool(PARTS, pooling), Prototypes.pool(PARTS[::-1], pooling))
 
 
+def test_what_stands_in_an_unseen_row_does_not_count():
+    poisoned = bank({0: [1, 1]})
+    poisoned.mean[1] = torch.nan
+    assert Prototypes.pool([poisoned, bank({1: [3, 3]})]).mean[:, 0].tolist() == [[1, 1], [3, 3], [0, 0]]
+
+
+def test_support_may_be_a_fraction():
+    halves = [Prototypes(torch.full((1, 1, 1), 4.0), torch.full((1, 1), 0.25))] * 2
+    assert Prototypes.pool(halves, "examples").mean.item() == 4
+    assert Prototypes.from_sums(torch.tensor([[1.0]]), torch.tensor([0.5])).mean.item() == 2
+
+
+def test_several_modes_are_not_pooled_by_their_number():
+    with pytest.raises(ValueError, match="one prototype per class, got 2"):
+        Prototypes.pool([Prototypes.empty(3, 2, modes=2)])
+    with pytest.raises(ValueError, match="one prototype per class, got 2"):
+        Prototypes.empty(3, 2, modes=2).lookup(torch.tensor([0]))
+
+
 def test_eq4_nearest_prototype_and_unseen_class_is_never_nearest():
     known = bank({0: [0, 0], 1: [3, 4]})  # class 2 unseen, its mean is (0, 0) too
     distances = known.distances(torch.tensor([[0.0, 0.0], [3.0, 3.0]]))

@@ -74,12 +74,13 @@ def test_the_same_costs_for_weights():
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
-@pytest.mark.parametrize("done", [1, 2])
-def test_resumed_run_is_the_uninterrupted_one(method, done, tmp_path):
-    experiment, members = config(method, rounds=4, run={"sample": 0.6}, train={"clip": 1.0}), federation()
+@pytest.mark.parametrize(("done", "every"), [(1, 1), (2, 1), (3, 2)])
+def test_resumed_run_is_the_uninterrupted_one(method, done, every, tmp_path):
+    sections = {"run": {"sample": 0.6, "eval_every": every}, "train": {"clip": 1.0}}
+    experiment, members = config(method, rounds=4, **sections), federation()
     whole = Runner(experiment, members, opened(tmp_path / "whole"))
     whole.go(None)
-    stopped = config(method, rounds=done, run={"sample": 0.6}, train={"clip": 1.0})
+    stopped = config(method, rounds=done, **sections)
     Runner(stopped, members, opened(tmp_path / "parts")).go(None)
     resumed = Runner(experiment, members, Folder.old(tmp_path / "parts"))
     resumed.go(None)
@@ -88,7 +89,7 @@ def test_resumed_run_is_the_uninterrupted_one(method, done, tmp_path):
 
 
 def opened(path: Path) -> Folder:
-    return Folder.new(path, {"sha256": "", "clients": []})
+    return Folder.new(path, {}, {"sha256": "", "clients": []})
 
 
 def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
@@ -133,10 +134,48 @@ def test_existing_folder_is_not_overwritten(tmp_path):
         run(SMALL, tmp_path)
 
 
-def test_resume_refuses_another_partition(tmp_path):
+def test_resume_refuses_other_data(tmp_path):
     run(SMALL, tmp_path / "run")
-    with pytest.raises(UserError, match="was made with another partition"):
-        run({**SMALL, "run": {"rounds": 3, "seed": 5}}, tmp_path / "run", resume=True)
+    path = tmp_path / "run" / "partition.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": "another"}))
+    with pytest.raises(UserError, match="was made with other data"):
+        run(SMALL, tmp_path / "run", resume=True)
+    path.unlink()  # stopped before it was written
+    run(SMALL, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"method": {"name": "local"}}, "method.between, method.distance"),
+        ({"train": {"lr": 0.5}}, "train.clip, train.lr"),
+        ({"net": [{}, {}]}, r"net\.\*, net.dim"),
+    ],
+)
+def test_resume_refuses_another_experiment(change, named, tmp_path):
+    run(SMALL, tmp_path / "run")
+    with pytest.raises(UserError, match=f"can change run.rounds only, not {named}"):
+        run({**SMALL, **change}, tmp_path / "run", resume=True)
+
+
+def test_the_hash_knows_the_data():
+    first, second = federation(), federation()
+    assert first.describe()["sha256"] == second.describe()["sha256"]
+    second.train[0].x[0, 0] += 1
+    assert first.describe()["sha256"] != second.describe()["sha256"]
+
+
+def test_final_figures_go_when_a_run_goes_on(tmp_path):
+    class Stop:
+        def started(self, *_): ...
+
+        def round(self, row):
+            raise KeyboardInterrupt
+
+    run(SMALL, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run({**SMALL, "run": {"rounds": 9}}, tmp_path / "run", resume=True, watcher=Stop())
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_methods_are_compared_on_the_same_draws():
@@ -200,6 +239,45 @@ def test_federation_of_empty_clients_runs():
 def test_diverged_loss_is_null_in_the_files(tmp_path):
     run({**SMALL, "train": {"lr": 1e30}}, tmp_path / "run")
     assert without_seconds(tmp_path / "run")[-1]["loss"]["supervised"] is None
+
+
+def test_clients_start_from_weights_of_their_own_by_the_seed():
+    members = federation()
+    starts = [
+        members.client(seed, 0, client).params["head.weight"] for seed, client in ((0, 0), (0, 1), (1, 0), (0, 0))
+    ]
+    assert torch.equal(starts[0], starts[3])
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+
+
+def test_running_reporting_is_the_authors_reading():
+    true, running = (played(config("local", eval={"reporting": how}), federation()) for how in ("clients", "running"))
+    assert running.summary()["accuracy"]["head"]["std"] < true.summary()["accuracy"]["head"]["std"]
+
+
+def test_parameters_of_another_net_are_not_trained():
+    class Mixed(Local):
+        def receive(self, kept, down):
+            return {**kept.params, "head.bias": torch.zeros(9)}
+
+    with pytest.raises(UserError, match=r"These parameters are not toy's: head.bias"):
+        played(config(Mixed()), federation())
+
+
+def test_a_run_uses_one_thread_and_gives_the_others_back():
+    seen = []
+
+    class Watching:
+        def started(self, *_): ...
+
+        def round(self, row):
+            seen.append(torch.get_num_threads())
+
+    torch.set_num_threads(2)
+    run(SMALL, watcher=Watching())
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
 
 
 def test_run_from_python():

@@ -73,7 +73,10 @@ def played(experiment: Config, members: Federation) -> Runner:
 def everything(runner: Runner) -> dict[str, Tensor]:
     """All state of a run, flat: the server's and every client's."""
     return flatten(
-        {"server": runner.server, "kept": {str(client): state for client, state in sorted(runner.engine.kept.items())}}
+        {
+            "server": runner.server,
+            "kept": {str(client): state for client, state in sorted(runner.engine.state().items())},
+        }
     )
 
 

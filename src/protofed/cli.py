@@ -99,10 +99,7 @@ def run(
             raise UserError(
                 "--resume continues the run in --out with its own config.toml: give --out, and no experiment file."
             )
-        before = Config.load(Folder.old(out).path / "config.toml")
-        config = Config.load(out / "config.toml", sets or ())
-        if others := changed(before.table(), config.table()):
-            raise UserError(f"--resume can change run.rounds only, not {', '.join(others)}. Start a new run for that.")
+        config = Config.load(Folder.old(out).path / "config.toml", sets or ())
     else:
         config = Config.load(file, sets or ())
         out = out or fresh(f"{config.method_name}-{config.data.name}")
@@ -114,15 +111,6 @@ def run(
         print(f"\nInterrupted. Continue with: protofed run --resume --out {out}", file=sys.stderr)
         raise typer.Exit(130) from None
     console.print(verdict(result), highlight=False, soft_wrap=True)
-
-
-def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The keys of two configurations that differ, run.rounds aside."""
-    pairs = [(section, key) for section in after if isinstance(after[section], dict) for key in after[section]]
-    different = [f"{a}.{b}" for a, b in pairs if (a, b) != ("run", "rounds") and after[a][b] != dict(before[a]).get(b)]
-    return different + [
-        section for section in after if not isinstance(after[section], dict) and after[section] != before[section]
-    ]
 
 
 def fresh(name: str) -> Path:

@@ -63,6 +63,6 @@ def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
     ):
         if len({result[key] for result in results}) > 1:
             notes.append(f"Careful: these runs have different {what}.")
-    if len({result["majority"] for result in results}) == 1:
+    if len({result["majority"] for result in results}) == 1 and results[0]["majority"] is not None:
         notes.append(f"Always answering a client's commonest class gives {100 * results[0]['majority']:.1f} %.")
     return notes

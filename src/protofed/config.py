@@ -26,6 +26,9 @@ from protofed.methods import METHODS
 from protofed.nets import NETS, Design
 from protofed.options import check, known, options
 
+DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
+"""What a section is when it has no name."""
+
 
 def share_or_number(value: float) -> float:
     if (value >= 1) if isinstance(value, int) else (0 < value <= 1):
@@ -117,8 +120,8 @@ class Config:
         known("data.name", data and data.name, SOURCES, problems)
         engine = check("engine", EngineChoice, got["engine"], problems)
         known("engine.name", engine and engine.name, ENGINES, problems)
-        partition_name, partition = named("partition", "nway", PARTITIONS, got["partition"], problems)
-        method_name, method = named("method", "fedproto", METHODS, got["method"], problems)
+        partition_name, partition = named("partition", PARTITIONS, got["partition"], problems)
+        method_name, method = named("method", METHODS, got["method"], problems)
         config = cls(
             run=check("run", Run, got["run"], problems),
             data=data,
@@ -139,7 +142,8 @@ class Config:
     def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
         """Read an experiment file (none: the defaults) and change it by "section.key=value" words."""
         table = read(Path(file)) if file else {}
-        problems = [problem for word in sets if (problem := change(table, word))]
+        names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
+        problems = [problem for word in names_first if (problem := change(table, word))]
         if problems:
             raise ConfigError(problems)
         return cls.of(table)
@@ -188,26 +192,20 @@ def change(table: dict[str, Any], word: str) -> str | None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     old = table.get(section, {})
-    if (
-        key == "name"
-        and section in ("partition", "net", "method")
-        and (isinstance(old, list) or old.get("name") != value)
-    ):
+    same = isinstance(old, dict) and old.get("name", DEFAULT.get(section)) == value
+    if key == "name" and section in DEFAULT and not same:
         old = {}
     if not isinstance(old, dict):
-        return (
-            f"--set {word}: [{section}] is a list in the file; change it there, or "
-            f"replace it by --set {section}.name=..."
-        )
+        return f"--set {word}: [{section}] is not a table in the file; change it there, or use --set {section}.name=..."
     table[section] = {**old, key: value}
     return None
 
 
 def named(
-    section: str, default: str, registry: Mapping[str, type[Any]], table: Mapping[str, Any], problems: list[str]
+    section: str, registry: Mapping[str, type[Any]], table: Mapping[str, Any], problems: list[str]
 ) -> tuple[str, Any]:
     """The thing a section names, made with the section's other keys."""
-    name = table.get("name", default)
+    name = table.get("name", DEFAULT[section])
     if not known(f"{section}.name", name, registry, problems):
         return str(name), None
     return name, check(
@@ -223,9 +221,7 @@ def net_choices(got: Any, problems: list[str]) -> tuple[NetChoice, ...]:
         return ()
     choices = []
     for table in tables:
-        name, design = named(
-            "net", "mlp", NETS, {key: value for key, value in table.items() if key != "share"}, problems
-        )
+        name, design = named("net", NETS, {key: value for key, value in table.items() if key != "share"}, problems)
         share = check("net", Share, {"share": table.get("share", 1.0)}, problems)
         choices.append(NetChoice(name, design, share.share if share else 1.0))
     return tuple(choices)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed import draws
+from protofed.messages import Nothing
 from protofed.net import Batch, Net, Params
 from protofed.prototypes import Prototypes
 
@@ -32,8 +33,6 @@ Down = TypeVar("Down")
 Up = TypeVar("Up")
 Kept = TypeVar("Kept")
 
-Nothing = tuple[()]
-"""The type of a message or state with nothing in it."""
 Scores = dict[str, Tensor]
 """For each way to predict ("head", "prototype") the scores [n, classes]; the highest is predicted, -inf is never."""
 

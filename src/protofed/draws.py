@@ -6,6 +6,8 @@ Nothing here touches torch's or numpy's global generators, and nothing anywhere 
 from __future__ import annotations
 
 import hashlib
+import operator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from protofed.errors import UserError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 WORD = 0xFFFFFFFF
 
@@ -25,7 +29,8 @@ def derive(*parts: int | str | None) -> int:
     >>> derive(0, "batches", 3, 7) == derive(0, "batches", 3, 7) != derive(0, "batches", 7, 3)
     True
     """
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    plain = tuple(part if part is None or isinstance(part, str) else operator.index(part) for part in parts)
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
@@ -40,6 +45,18 @@ def random_state(*parts: int | str | None) -> np.random.RandomState:
     """The same for partitions: numpy keeps RandomState's streams frozen across its versions."""
     number = derive(*parts)
     return np.random.RandomState([number & WORD, number >> 32])
+
+
+@contextmanager
+def no_global_draws(who: str) -> Iterator[None]:
+    """Refuse a block that drew from torch's global generator: what it did would not repeat."""
+    before = torch.get_rng_state()
+    yield
+    if not torch.equal(before, torch.get_rng_state()):
+        raise UserError(
+            f"{who} drew from torch's global generator, so that runs would not repeat. Let its layers draw only by "
+            "their own initialisers (uniform, normal, Kaiming, ...), and in training only by nn.Dropout, 1d to 3d."
+        )
 
 
 class DrawFrom(TorchFunctionMode):
@@ -80,10 +97,6 @@ class DerivedDropout(TorchFunctionMode):
     So a mask does not depend on who else is trained in the same process or tensor, and torch.func can map over the key.
     """
 
-    REFUSED = frozenset(
-        ["alpha_dropout", "feature_alpha_dropout", "rand", "randn", "rand_like", "randn_like", "bernoulli", "rrelu"]
-    )
-
     def __init__(self, key: Tensor) -> None:
         super().__init__()
         self.key = key
@@ -93,11 +106,6 @@ class DerivedDropout(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
             return self.drop(name, *args, **(kwargs or {}))
-        if name in self.REFUSED:
-            raise RuntimeError(
-                f"{name} inside a net draws from the global generator, so runs would not repeat. "
-                "Use dropout, dropout1d, dropout2d or dropout3d."
-            )
         return func(*args, **(kwargs or {}))
 
     def drop(self, name: str, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

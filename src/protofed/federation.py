@@ -63,10 +63,13 @@ class Federation:
         return Client(self.nets[number], seed, round, number, len(self), self.train[number])
 
     def describe(self) -> dict[str, Any]:
-        """Who holds what, for partition.json, with a hash of it."""
+        """Who holds what, for partition.json, with a hash of it and of the data."""
         holdings = [{"train": part.train.tolist(), "test": part.test.tolist()} for part in self.parts]
-        digest = hashlib.sha256(json.dumps(holdings).encode()).hexdigest()
-        return {"dataset": self.dataset, "sha256": digest, "clients": holdings}
+        digest = hashlib.sha256(json.dumps([self.dataset, holdings]).encode())
+        arrays = {id(array): array for part in (*self.train, *self.test, self.balanced) for array in (part.x, part.y)}
+        for array in arrays.values():
+            digest.update(array.numpy().data)
+        return {"dataset": self.dataset, "sha256": digest.hexdigest(), "clients": holdings}
 
     def majority(self) -> float:
         """The mean accuracy of clients that always answer their commonest class: what a model has to beat."""

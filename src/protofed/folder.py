@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class Folder:
         self.checkpoints = path / "checkpoint"
 
     @classmethod
-    def new(cls, path: Path, partition: Mapping[str, Any]) -> Folder:
+    def new(cls, path: Path, config: Mapping[str, Any], partition: Mapping[str, Any]) -> Folder:
         """An empty folder for a new run; one that has something in it is left alone."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(
@@ -55,8 +56,10 @@ class Folder:
             (path / "checkpoint").mkdir(parents=True)
         except OSError as problem:
             raise UserError(f"{path} cannot be made: {problem.strerror}. Give another --out.") from problem
-        write(path / "partition.json", json.dumps(partition).encode())
-        return cls(path)
+        folder = cls(path)
+        folder.write_config(config)
+        folder.write_partition(partition)
+        return folder
 
     @classmethod
     def old(cls, path: Path) -> Folder:
@@ -71,8 +74,18 @@ class Folder:
         """Everything that was asked for, defaults included."""
         write(self.path / "config.toml", tomli_w.dumps(config).encode())
 
-    def partition_hash(self) -> str:
-        return str(json.loads((self.path / "partition.json").read_text())["sha256"])
+    def write_partition(self, partition: Mapping[str, Any]) -> None:
+        """Who holds what."""
+        write(self.path / "partition.json", json.dumps(partition).encode())
+
+    def config(self) -> dict[str, Any]:
+        """What `write_config` wrote."""
+        return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+
+    def partition_hash(self) -> str | None:
+        """Which partition it is; None if the run was stopped before it was written."""
+        path = self.path / "partition.json"
+        return str(json.loads(path.read_text())["sha256"]) if path.exists() else None
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """All rounds so far, in place of whatever is there."""
@@ -82,6 +95,8 @@ class Folder:
         """One more line."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(plain(dict(row)))}\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def rounds(self) -> list[dict[str, Any]]:
         """The rounds that are there, up to the first line that is not whole."""
@@ -93,6 +108,11 @@ class Folder:
                 except json.JSONDecodeError:
                     break
         return rows
+
+    def unfinish(self) -> None:
+        """Take away the final figures of a run that goes on."""
+        for name in ("result.json", "clients.csv"):
+            (self.path / name).unlink(missing_ok=True)
 
     def finish(self, result: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> None:
         """The final figures."""

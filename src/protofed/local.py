@@ -6,6 +6,7 @@ method's `loss`.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -14,10 +15,11 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from protofed import draws
-from protofed.core import AnyMethod, Batch, Params, Phase, Site
+from protofed.core import AnyMethod, Batch, Loss, Net, Params, Phase, Site
+from protofed.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from protofed.data.examples import Examples
 
@@ -34,7 +36,7 @@ class Training:
     decay: Annotated[float, Gt(0), Le(1)] = 1.0  # the learning rate of round t is lr * decay^t
     weight_decay: Annotated[float, Ge(0)] = 0.0
     clip: Annotated[float, Ge(0)] = 0.0  # largest L2 norm of a gradient; 0: as it comes
-    drop_last: bool = False  # leave out an epoch's last, short batch (never its only one)
+    drop_last: bool = False  # leave out an epoch's last, short batch (never its only one); batch norm: a batch of one
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
@@ -50,7 +52,8 @@ def schedule(
     def epoch() -> list[Tensor]:
         batches = list(torch.randperm(examples, generator=generator).split(training.batch)) if examples else []
         short = len(batches) > 1 and len(batches[-1]) < training.batch
-        return batches[:-1] if short and training.drop_last else batches
+        lonely = site.net.batch_norm and examples and len(batches[-1]) == 1  # one example has no statistics
+        return batches[:-1] if (short and training.drop_last) or lonely else batches
 
     return [[epoch() for _ in range(phase.epochs)] for phase in phases]
 
@@ -110,15 +113,14 @@ class Outcome:
     terms: dict[str, Tensor] = field(default_factory=dict)
     observed: tuple[Tensor, ...] = ()
 
-    def note(self, terms: dict[str, Tensor], observed: tuple[Tensor, ...], seen: int, last_epoch: bool) -> None:
-        """Take a step into the books."""
+    def note(self, loss: Loss, seen: int) -> None:
+        """Take a step over so many examples into the books."""
         self.steps += 1
         self.seen += seen
-        for name, value in terms.items():
+        for name, value in loss.terms.items():
             self.terms[name] = self.terms.get(name, 0) + value.detach() * seen
-        if last_epoch:
-            fresh = tuple(value.detach() for value in observed)
-            self.observed = tuple(a + b for a, b in zip(self.observed, fresh, strict=True)) if self.observed else fresh
+        fresh = tuple(value.detach() for value in loss.observed)
+        self.observed = tuple(a + b for a, b in zip(self.observed, fresh, strict=True)) if self.observed else fresh
 
 
 def train(
@@ -129,16 +131,14 @@ def train(
     net, outcome = site.net, Outcome({name: value.clone() for name, value in start.items()})
     plan = schedule(site, len(data), phases, training, purpose)
     optimiser = Optimiser(training, training.rate(site.round))
-    net.train(True)
-    try:
-        for number, (phase, epochs) in enumerate(zip(phases, plan, strict=True)):
-            moving = [name for name in sorted(start) if name.startswith(phase.trains) and net.trains(name)]
+    with in_training(net):
+        for phase, epochs in zip(phases, plan, strict=True):
+            moving = movable(net, start, phase)
             state = optimiser.start({name: outcome.params[name] for name in moving})
-            for epoch, batches in enumerate(epochs):
-                last = number == len(plan) - 1 and epoch == len(epochs) - 1
+            for batches in epochs:
+                outcome.observed = ()  # what is reported is the last epoch's
                 for positions in batches:
-                    x, y = data.take(positions)
-                    batch = Batch.of(x, y)
+                    batch = Batch.of(*data.take(positions))
                     leaves = {name: outcome.params[name].detach().requires_grad_() for name in moving}
                     key = draws.derive(site.seed, purpose, "dropout", site.round, site.client, outcome.steps)
                     with draws.DerivedDropout(torch.tensor(key)):
@@ -149,7 +149,24 @@ def train(
                     with torch.no_grad():
                         moved, state = optimiser.step(leaves, dict(zip(moving, grads, strict=True)), state)
                     outcome.params |= {name: value.detach() for name, value in moved.items()}
-                    outcome.note(loss.terms, loss.observed, len(y), last)
+                    outcome.note(loss, len(positions))
+    return outcome
+
+
+def movable(net: Net, params: Params, phase: Phase) -> list[str]:
+    """The names of what trains in a phase, sorted: a file may give them back in another order."""
+    names = [name for name in sorted(params) if name.startswith(phase.trains) and net.trains(name, params[name])]
+    if not names:
+        raise UserError(f"A phase trains {phase.trains}, but {net.name} has only {', '.join(sorted(params))}.")
+    return names
+
+
+@contextmanager
+def in_training(net: Net) -> Iterator[None]:
+    """Dropout and batch norm behave as in training, and nothing may draw from a global generator."""
+    net.train(True)
+    try:
+        with draws.no_global_draws(f"net {net.name}"):
+            yield
     finally:
         net.train(False)
-    return outcome

@@ -12,6 +12,10 @@ from torch import Tensor
 
 from protofed.prototypes import Prototypes
 
+PACKED = dict.fromkeys(("mean", "support", "rows", "shape"), Tensor)
+Nothing = tuple[()]
+"""The type of a message or state with nothing in it."""
+
 
 class Size(NamedTuple):
     """What a message costs."""
@@ -29,8 +33,8 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
     if isinstance(tree, Tensor):
         return {prefix: tree.contiguous()}
     if isinstance(tree, Prototypes):
-        return {f"{prefix}/{name}": value.contiguous() for name, value in tree.pack().items()}
-    if isinstance(tree, dict):
+        parts = tree.pack()
+    elif isinstance(tree, dict):
         parts = tree
     elif hasattr(tree, "_asdict"):
         parts = tree._asdict()
@@ -48,20 +52,27 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
 
 
 def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:
-    """The inverse of `flatten` for a declared type."""
+    """The inverse of `flatten` for a declared type; what does not fit the type is an error, never dropped."""
+    parts = grouped(flat)
+    if get_origin(kind) is dict:
+        inner = get_args(kind)[1]
+        return {key: unflatten(inner, part) for key, part in parts.items()}
+    kinds = (
+        {"": Tensor}
+        if kind is Tensor
+        else PACKED
+        if kind is Prototypes
+        else {}
+        if kind == Nothing
+        else get_type_hints(kind)
+    )
+    if strange := parts.keys() - kinds.keys():
+        raise ValueError(f"a {getattr(kind, '__name__', kind)} has no {min(strange)!r}")
     if kind is Tensor:
         return flat[""]
     if kind is Prototypes:
         return Prototypes.unpack(flat)
-    if get_origin(kind) is dict:
-        inner = get_args(kind)[1]
-        return {key: unflatten(inner, part) for key, part in grouped(flat).items()}
-    if hasattr(kind, "_fields"):
-        parts = grouped(flat)
-        return kind(**{key: unflatten(inner, parts.get(key, {})) for key, inner in get_type_hints(kind).items()})
-    if kind == tuple[()]:
-        return ()
-    raise TypeError(f"cannot read a message of type {kind}")
+    return kind(**{key: unflatten(inner, parts.get(key, {})) for key, inner in kinds.items()}) if kinds else ()
 
 
 def grouped(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from protofed.draws import DrawFrom
+from protofed.draws import DrawFrom, no_global_draws
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,19 +46,19 @@ class Net:
     ) -> None:
         self.name = name
         self.build = build
-        self.shape = shape
         self.classes = classes
         self.module = self.made(torch.Generator())
         self.module.eval()
         first = dict(self.module.state_dict())
-        self.trainable = frozenset(name for name, _ in self.module.named_parameters())
+        self.trainable = frozenset(name for name, value in self.module.named_parameters() if value.requires_grad)
+        self.batch_norm = any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
         self.shapes = {name: tuple(value.shape) for name, value in first.items()}
         with torch.no_grad():
             self.dim = self.embed(first, torch.zeros(1, *shape)).shape[-1]
 
     def made(self, generator: torch.Generator) -> nn.ModuleDict:
         """A new body and head, drawn from the generator."""
-        with DrawFrom(generator):
+        with no_global_draws(f"net {self.name}"), DrawFrom(generator):
             body, head = self.build()
         return nn.ModuleDict({"body": body, "head": head})
 
@@ -65,9 +66,10 @@ class Net:
         """Fresh parameters, a function of the generator alone."""
         return dict(self.made(generator).state_dict())
 
-    def trains(self, name: str) -> bool:
-        """Is it a parameter that can move? Buffers never do; what a method adds does."""
-        return name in self.trainable or name.startswith("own.")
+    def trains(self, name: str, value: Tensor) -> bool:
+        """Can this tensor move? Buffers and frozen layers never do, nor do a second model's ("own.body.*")."""
+        known = name.removeprefix("own.")
+        return known in self.trainable if known in self.shapes else value.is_floating_point()
 
     def train(self, mode: bool) -> None:
         """Whether dropout and batch norm behave as in training."""

@@ -39,7 +39,7 @@ class Prototypes(NamedTuple):
     @classmethod
     def from_sums(cls, sums: Tensor, counts: Tensor) -> Prototypes:
         """The same from the sum of embeddings [classes, dim] and the number of examples [classes] of each class."""
-        return cls((sums / counts.clamp(min=1).unsqueeze(-1)).unsqueeze(1), counts.unsqueeze(1))
+        return cls(ratio(sums, counts.unsqueeze(-1)).unsqueeze(1), counts.unsqueeze(1))
 
     @classmethod
     def pool(cls, parts: Sequence[Prototypes], by: Pooling = "clients") -> Prototypes:
@@ -48,14 +48,20 @@ class Prototypes(NamedTuple):
         `clients`: their plain mean, as in the authors' code. `examples`: weights |D_ij| / N_j, which sum to 1, as in
         the paper's appendix. `written`: Eq. (6) to the letter, which divides by the number of clients once more.
         """
-        mean = torch.stack([part.mean for part in parts])
         support = torch.stack([part.support for part in parts])
-        holds = (support > 0).to(mean.dtype)
+        holds = (support > 0).to(support.dtype)
+        mean = torch.stack([part.single() for part in parts]).masked_fill(support.unsqueeze(-1) == 0, 0)
         holders, total = holds.sum(0), support.sum(0)
-        weight = holds / holders.clamp(min=1) if by == "clients" else support / total.clamp(min=1)
+        weight = ratio(holds, holders) if by == "clients" else ratio(support, total)
         if by == "written":
-            weight = weight / holders.clamp(min=1)
+            weight = ratio(weight, holders)
         return cls((mean * weight.unsqueeze(-1)).sum(0), total)
+
+    def single(self) -> Tensor:
+        """The means, where there is one per class: several are neither averaged nor looked up by their number."""
+        if self.mean.shape[1] != 1:
+            raise ValueError(f"this wants one prototype per class, got {self.mean.shape[1]}")
+        return self.mean
 
     def or_else(self, other: Prototypes) -> Prototypes:
         """These, and for classes they have not seen those of `other`."""
@@ -66,7 +72,7 @@ class Prototypes(NamedTuple):
 
     def lookup(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """For labels [n] the (single) prototype of each one's class [n, dim], and whether there is one [n], 0 or 1."""
-        return self.mean[y, 0], (self.support[y, 0] > 0).to(self.mean.dtype)
+        return self.single()[y, 0], (self.support[y, 0] > 0).to(self.mean.dtype)
 
     def distances(self, z: Tensor) -> Tensor:
         """L2 distances of embeddings [n, dim] to the nearest prototype of each class [n, classes]; unseen: inf."""
@@ -86,9 +92,25 @@ class Prototypes(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: dict[str, Tensor]) -> Prototypes:
-        """The inverse of `pack`."""
-        classes, modes, dim = packed["shape"].tolist()
-        rows = packed["rows"].long()
+        """The inverse of `pack`; refuses what `pack` cannot have made."""
+        shape, rows = packed["shape"].tolist(), packed["rows"].long()
+        if (
+            len(shape) != 3
+            or min(shape) < 0
+            or packed["mean"].shape != (len(rows), shape[2])
+            or packed["support"].shape != rows.shape
+        ):
+            raise ValueError(
+                f"prototypes of shape {shape} do not fit {tuple(packed['mean'].shape)} means for {len(rows)} rows"
+            )
+        classes, modes, dim = shape
+        if len(rows) and (rows.min() < 0 or rows.max() >= classes * modes or len(rows.unique()) < len(rows)):
+            raise ValueError(f"prototypes of shape {shape} cannot have the rows {rows.tolist()}")
         mean = packed["mean"].new_zeros(classes * modes, dim).index_copy_(0, rows, packed["mean"])
         support = packed["support"].new_zeros(classes * modes).index_copy_(0, rows, packed["support"])
         return cls(mean.reshape(classes, modes, dim), support.reshape(classes, modes))
+
+
+def ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b; where b is 0, a."""
+    return a / torch.where(b > 0, b, 1)

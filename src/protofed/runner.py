@@ -23,7 +23,7 @@ from protofed.folder import Folder
 from protofed.measures.accuracy import hits, over_clients
 from protofed.messages import Size, size
 from protofed.net import EVALUATE
-from protofed.trust.guard import screen
+from protofed.trust.guard import sift
 
 Row = dict[str, Any]
 
@@ -55,20 +55,37 @@ def run(
         config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
     federation = Federation.of(config)
     federation.admit(config.method_name, config.method)
-    folder = None if out is None else opened(Path(out), resume, federation)
+    folder = None if out is None else opened(Path(out), resume, config, federation)
     with one_thread():
         return Runner(config, federation, folder).go(watcher)
 
 
-def opened(path: Path, resume: bool, federation: Federation) -> Folder:
-    """A new run folder, or with `resume` that of an earlier run of the same federation."""
+def opened(path: Path, resume: bool, config: Config, federation: Federation) -> Folder:
+    """A new run folder, or with `resume` that of an earlier run of the same experiment."""
     partition = federation.describe()
     if not resume:
-        return Folder.new(path, partition)
+        return Folder.new(path, config.table(), partition)
     folder = Folder.old(path)
+    if others := changed(Config.of(folder.config()).table(), config.table()):
+        raise UserError(
+            f"Resuming {path} can change run.rounds only, not {', '.join(others)}. Start a new run for that."
+        )
+    if folder.partition_hash() is None:
+        folder.write_partition(partition)
     if folder.partition_hash() != partition["sha256"]:
-        raise UserError(f"{path} was made with another partition: the data or the experiment changed. Start a new run.")
+        raise UserError(f"{path} was made with other data: its partition.json does not fit. Start a new run.")
     return folder
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The keys of two experiments that differ, run.rounds aside."""
+
+    def keys(table: dict[str, Any]) -> dict[str, Any]:
+        tables = {name: keys if isinstance(keys, dict) else {"*": keys} for name, keys in table.items()}
+        return {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}
+
+    old, new = keys(before), keys(after)
+    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key != "run.rounds")
 
 
 class Runner:
@@ -86,8 +103,9 @@ class Runner:
     def restore(self, folder: Folder) -> None:
         """Continue after the last round whose state is whole, if there is one."""
         if state := checkpoint.latest(folder.checkpoints, self.method):
-            done, self.server, self.engine.kept = state
-            self.rounds = folder.rounds()[:done]
+            done, self.server, kept = state
+            self.engine.restore(kept)
+            self.rounds = [self.as_if_uninterrupted(row) for row in folder.rounds()[:done]]
             if len(self.rounds) < done:
                 raise UserError(
                     f"{folder.path / 'rounds.jsonl'} has {len(self.rounds)} whole lines for {done} rounds. "
@@ -97,6 +115,20 @@ class Runner:
                 raise UserError(f"run.rounds: got {self.config.run.rounds}, but {folder.path} has {done} already.")
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
+        if len(self.rounds) < self.config.run.rounds:
+            folder.unfinish()
+
+    def evaluates(self, number: int) -> bool:
+        """Is round `number` (from 1) one whose clients are tested?"""
+        return number % self.config.run.eval_every == 0 or number == self.config.run.rounds
+
+    def as_if_uninterrupted(self, row: Row) -> Row:
+        """A round that was tested only because it was to be the last one, without its test."""
+        if self.evaluates(row["round"]):
+            return row
+        untested = {"accuracy_global": None, **self.accuracies()}
+        measured = {key for key in row if key.startswith("accuracy_")}
+        return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
 
     def go(self, watcher: Watcher | None) -> Result:
         """All rounds that are still to do, then the final figures."""
@@ -107,7 +139,7 @@ class Runner:
             self.rounds.append(row)
             if self.folder:
                 self.folder.add_round(row)
-                checkpoint.store(self.folder.checkpoints, number + 1, self.server, self.engine.kept)
+                checkpoint.store(self.folder.checkpoints, number + 1, self.server, self.engine.state())
             if watcher:
                 watcher.round(row)
         if not self.scores:  # every round was done before
@@ -121,15 +153,14 @@ class Runner:
         """Sample, send, train, guard, aggregate, evaluate."""
         began = time.perf_counter()
         downs = {client: self.method.broadcast(self.server, client) for client in self.sample(number)}
-        reports = self.engine.train(number, downs)
-        uploads, rejected = screen([report.upload for report in reports])
+        reports = sorted(self.engine.train(number, downs), key=lambda report: report.upload.client)
+        uploads, rejected = sift([report.upload for report in reports])
         if uploads:
             self.server = self.method.aggregate(
                 self.federation.server(self.config.run.seed, number), self.server, uploads
             )
         row: Row = {"round": number + 1, "loss": mean_terms(reports)}
-        last = number + 1 == self.config.run.rounds
-        self.scores = self.evaluate(number) if last or (number + 1) % self.config.run.eval_every == 0 else []
+        self.scores = self.evaluate(number) if self.evaluates(number + 1) else []
         row |= self.accuracies()
         row["accuracy_global"] = self.global_accuracy() if self.scores else None
         row["miou"] = None

@@ -28,12 +28,18 @@ class Score(NamedTuple):
 
 
 class Engine(Protocol):
-    """Trains and evaluates clients and holds what they keep. Messages go in and out by client number."""
-
-    kept: dict[int, Any]
+    """Trains and evaluates clients and holds what they keep; messages go in by client number."""
 
     def __init__(self, federation: Federation, method: AnyMethod, training: Training, seed: int) -> None: ...
 
     def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]: ...
 
     def evaluate(self, round: int, downs: Mapping[int, Any]) -> list[Score]: ...
+
+    def state(self) -> dict[int, Any]:
+        """What each client that has joined keeps."""
+        ...
+
+    def restore(self, state: dict[int, Any]) -> None:
+        """Put that back."""
+        ...

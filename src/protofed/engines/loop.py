@@ -32,6 +32,12 @@ class Loop:
             self.kept[number] = self.method.join(self.federation.client(self.seed, 0, number))
         return self.federation.client(self.seed, round, number), self.kept[number]
 
+    def state(self) -> dict[int, Any]:
+        return self.kept
+
+    def restore(self, state: dict[int, Any]) -> None:
+        self.kept = dict(state)
+
     def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
         """Train the clients that were sent something, and return what they send back."""
         return [self.train_one(round, number, down) for number, down in downs.items()]

@@ -84,9 +84,9 @@ class FedProto(Method[Bank, Bank, Bank, Own]):
             target, seen = down.prototypes.lookup(at.y)
             pull = mean(apart(z, target, self.distance) * seen, at.weight)
         else:  # Eq. (8): a sum over the classes that are in the batch and have a global prototype
-            local, target = sums / counts.clamp(min=1).unsqueeze(-1), down.prototypes.mean[:, 0]
-            both = ((counts > 0) & (down.prototypes.support[:, 0] > 0)).to(z.dtype)
-            pull = (apart(local, target, self.distance) * both).sum()
+            local, known = Prototypes.from_sums(sums, counts), down.prototypes
+            both = ((local.support > 0) & (known.support > 0)).to(z.dtype)
+            pull = (apart(local.mean, known.mean, self.distance) * both).sum()
         observed = (sums, counts) if self.prototypes == "gathered" else ()
         return Loss(observed, supervised=cross_entropy(logits, batch), pull=self.pull * pull)
 
@@ -95,7 +95,7 @@ class FedProto(Method[Bank, Bank, Bank, Own]):
 
     def upload(self, trained: Trained[Bank, Own]) -> Bank:
         """Eq. (3): the mean embedding of each class over the local set."""
-        if self.prototypes == "gathered" and trained.steps:
+        if self.prototypes == "gathered" and trained.observed:
             return Bank(Prototypes.from_sums(*trained.observed))
         return Bank(Prototypes.of(*trained.features(), classes=trained.net.classes))
 
@@ -121,9 +121,9 @@ def class_sums(z: Tensor, batch: Batch, classes: int) -> tuple[Tensor, Tensor]:
 
 
 def apart(a: Tensor, b: Tensor, distance: str) -> Tensor:
-    """d(a, b) over the last dimension: [n, dim] and [n, dim] -> [n]."""
+    """d(a, b) over the last dimension: [..., dim] and [..., dim] -> [...]."""
     if distance == "emd":
-        return (histogram(a).cumsum(-1) - histogram(b).cumsum(-1)).abs().sum(-1)
+        return (histogram(a).cumsum(-1) - histogram(b).cumsum(-1)).abs().mean(-1)
     if distance == "l2":
         norm: Tensor = torch.linalg.vector_norm(a - b, dim=-1)  # unlike sqrt, its gradient at 0 is 0
         return norm
@@ -135,5 +135,5 @@ def apart(a: Tensor, b: Tensor, distance: str) -> Tensor:
 
 def histogram(z: Tensor) -> Tensor:
     """An embedding as a distribution over its units: what is positive, scaled to sum 1 (nothing positive: even)."""
-    mass = z.clamp(min=0) + 1e-6
+    mass = z.clamp(min=0) + 1e-3
     return mass / mass.sum(-1, keepdim=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from protofed.core import Upload
 
 
-def screen(uploads: Sequence[Upload[Any]]) -> tuple[list[Upload[Any]], dict[int, str]]:
+def sift(uploads: Sequence[Upload[Any]]) -> tuple[list[Upload[Any]], dict[int, str]]:
     """The uploads that can be used, and for every other client why its upload cannot."""
     rejected = {upload.client: reason for upload in uploads if (reason := complaint(upload))}
     sane = [upload for upload in uploads if upload.client not in rejected]
@@ -41,12 +41,12 @@ def complaint(upload: Upload[Any]) -> str | None:
 
 
 def structure(upload: Upload[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes; of prototypes the full shape, whichever rows were sent."""
+    """Names and shapes; of prototypes the classes and the dim, whichever rows and however many modes were sent."""
     flat = flatten(upload.message)
     parts = []
     for name, value in flat.items():
         place, _, last = name.rpartition("/")
         packed = f"{place}/shape" in flat
         if last == "shape" or not packed:
-            parts.append((name, tuple(value.tolist()) if packed else tuple(value.shape)))
+            parts.append((name, tuple(value.tolist()[::2]) if packed else tuple(value.shape)))
     return tuple(sorted(parts))
