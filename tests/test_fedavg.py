@@ -6,7 +6,7 @@ import torch
 from protofed.core import Upload, Weights
 from protofed.errors import UserError
 from protofed.methods.fedavg import FedAvg
-from toys import config, federation, net, played
+from toys import config, federation, figures, net, played
 
 
 def uploads() -> list[Upload]:
@@ -24,7 +24,7 @@ def test_weights_by_size_or_equal(weights, expected):
 def test_all_clients_are_evaluated_with_the_servers_model():
     runner = played(config("fedavg"), federation())
     assert runner.rounds[-1]["accuracy_global"] is not None
-    assert runner.summary()["accuracy"]["prototype"] is None
+    assert figures(runner)["accuracy"]["prototype"] is None
 
 
 def test_one_client_makes_it_local_from_the_same_start():
@@ -81,13 +81,13 @@ def test_two_rounds_of_two_unequal_clients_by_hand():
         (toy(weights, x)[1].argmax(-1) == y).float().mean().item()
         for x, y in ((t.take(torch.arange(len(t)))) for t in members.test)
     ]
-    assert runner.summary()["accuracy"]["head"]["mean"] == pytest.approx(sum(correct) / 2)
+    assert figures(runner)["accuracy"]["head"]["mean"] == pytest.approx(sum(correct) / 2)
     x, y = members.balanced.take(torch.arange(len(members.balanced)))
     assert runner.rounds[-1]["accuracy_global"] == pytest.approx(
         (toy(weights, x)[1].argmax(-1) == y).float().mean().item()
     )
     numbers = 2 * sum(value.numel() for value in weights.values())
-    assert runner.summary()["cost"] == {
+    assert figures(runner)["cost"] == {
         "up_params": numbers,
         "down_params": numbers,
         "up_counts": 0,

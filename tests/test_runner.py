@@ -20,7 +20,7 @@ from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
 from protofed.runner import Runner, run
-from toys import config, everything, federation, played
+from toys import config, everything, federation, figures, played
 
 SMALL = {"run": {"rounds": 3}, "data": {"clients": 5}, "train": {"clip": 1.0}}
 
@@ -217,7 +217,7 @@ def test_round_without_a_usable_upload_keeps_the_servers_state():
 
     runner = played(config(Hopeless()), federation())
     assert runner.server.prototypes.support.sum() == 0
-    assert runner.summary()["rejected"] == 3 * 6
+    assert figures(runner)["rejected"] == 3 * 6
 
 
 def test_tuning_before_evaluation_is_forgotten():
@@ -232,7 +232,7 @@ def test_tuning_before_evaluation_is_forgotten():
 
 def test_federation_of_empty_clients_runs():
     runner = played(config("fedproto"), federation([[], []]))
-    assert runner.summary()["accuracy"] == {"head": None, "prototype": None}
+    assert figures(runner)["accuracy"] == {"head": None, "prototype": None}
     assert runner.rounds[0]["loss"] == {}
 
 
@@ -253,7 +253,7 @@ def test_clients_start_from_weights_of_their_own_by_the_seed():
 
 def test_running_reporting_is_the_authors_reading():
     true, running = (played(config("local", eval={"reporting": how}), federation()) for how in ("clients", "running"))
-    assert running.summary()["accuracy"]["head"]["std"] < true.summary()["accuracy"]["head"]["std"]
+    assert figures(running)["accuracy"]["head"]["std"] < figures(true)["accuracy"]["head"]["std"]
 
 
 def test_parameters_of_another_net_are_not_trained():

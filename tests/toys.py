@@ -18,6 +18,7 @@ from protofed.data.partition import Part
 from protofed.federation import Federation
 from protofed.messages import flatten
 from protofed.net import Net
+from protofed.results import summary
 from protofed.runner import Runner
 
 CLASSES = 3
@@ -68,6 +69,11 @@ def played(experiment: Config, members: Federation) -> Runner:
     runner = Runner(experiment, members, None)
     runner.go(None)
     return runner
+
+
+def figures(runner: Runner) -> dict[str, Any]:
+    """What result.json would have."""
+    return summary(runner.config, runner.federation, runner.rounds, runner.scores)
 
 
 def everything(runner: Runner) -> dict[str, Tensor]:

@@ -16,7 +16,8 @@ __all__ = ["Config", "Result", "UserError", "run"]
 if TYPE_CHECKING:
     from protofed.config import Config
     from protofed.errors import UserError
-    from protofed.runner import Result, run
+    from protofed.results import Result
+    from protofed.runner import run
 
 
 def __getattr__(name: str) -> Any:
@@ -26,7 +27,7 @@ def __getattr__(name: str) -> Any:
     homes = {
         "Config": "protofed.config",
         "UserError": "protofed.errors",
-        "Result": "protofed.runner",
+        "Result": "protofed.results",
         "run": "protofed.runner",
     }
     if name not in homes:

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
-from protofed import __version__, checkpoint
+from protofed import checkpoint
 from protofed.config import Config
 from protofed.engines import ENGINES
-from protofed.engines.engine import Engine, Report, Score
+from protofed.engines.engine import Engine, Score
 from protofed.errors import UserError
 from protofed.federation import Federation
 from protofed.folder import Folder
-from protofed.measures.accuracy import hits, over_clients
+from protofed.measures.accuracy import hits
 from protofed.messages import Size, size
 from protofed.net import EVALUATE
+from protofed.results import Result, Row, accuracies, client_rows, mean_terms, summary
 from protofed.trust.guard import sift
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gave: `summary` is result.json, `rounds` rounds.jsonl, `clients` clients.csv."""
-
-    summary: dict[str, Any]
-    rounds: list[Row]
-    clients: list[Row]
-    folder: Path | None
 
 
 class Watcher(Protocol):
@@ -126,7 +112,7 @@ class Runner:
         """A round that was tested only because it was to be the last one, without its test."""
         if self.evaluates(row["round"]):
             return row
-        untested = {"accuracy_global": None, **self.accuracies()}
+        untested = {"accuracy_global": None, **accuracies([], self.config.eval.reporting)}
         measured = {key for key in row if key.startswith("accuracy_")}
         return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
 
@@ -144,7 +130,12 @@ class Runner:
                 watcher.round(row)
         if not self.scores:  # every round was done before
             self.scores = self.evaluate(self.config.run.rounds - 1)
-        result = Result(self.summary(), self.rounds, self.client_rows(), self.folder.path if self.folder else None)
+        result = Result(
+            summary(self.config, self.federation, self.rounds, self.scores),
+            self.rounds,
+            client_rows(self.federation, self.scores),
+            self.folder.path if self.folder else None,
+        )
         if self.folder:
             self.folder.finish(result.summary, result.clients)
         return result
@@ -161,7 +152,7 @@ class Runner:
             )
         row: Row = {"round": number + 1, "loss": mean_terms(reports)}
         self.scores = self.evaluate(number) if self.evaluates(number + 1) else []
-        row |= self.accuracies()
+        row |= accuracies(self.scores, self.config.eval.reporting)
         row["accuracy_global"] = self.global_accuracy() if self.scores else None
         row["miou"] = None
         up, down = (
@@ -200,85 +191,6 @@ class Runner:
             if "head" in scores:
                 correct = (correct or 0) + hits(scores["head"], y)
         return None if correct is None else correct / len(self.federation.balanced)
-
-    def ways(self) -> list[str]:
-        """Every way to predict that the method has, the two standard ones first."""
-        return list(dict.fromkeys(["head", "prototype", *(way for score in self.scores for way in score.correct)]))
-
-    def spread(self, way: str) -> dict[str, float] | None:
-        """Mean and standard deviation over clients of one way to predict."""
-        having = [score for score in self.scores if way in score.correct]
-        return over_clients(
-            [score.correct[way] for score in having], [score.total for score in having], self.config.eval.reporting
-        )
-
-    def accuracies(self) -> Row:
-        """The accuracies of a round, by way of predicting."""
-        row: Row = {}
-        for way in self.ways():
-            spread = self.spread(way)
-            row |= {f"accuracy_{way}": spread and spread["mean"], f"accuracy_{way}_std": spread and spread["std"]}
-        return row
-
-    def summary(self) -> Row:
-        """The figures of result.json; null is what the method does not have."""
-
-        def per_round(key: str) -> int:
-            return round(float(sum(row[key] for row in self.rounds)) / len(self.rounds))
-
-        seconds = sum(row["seconds"] for row in self.rounds)
-        return {
-            "method": self.config.method_name,
-            "dataset": self.federation.dataset,
-            "seed": self.config.run.seed,
-            "rounds": len(self.rounds),
-            "clients": len(self.federation),
-            "accuracy": {way: self.spread(way) for way in self.ways()},
-            "majority": self.federation.majority(),
-            "global": {"accuracy": self.rounds[-1]["accuracy_global"]},
-            "personal": {"v": None, "l": None, "all": None},
-            "miou": {"mean": None, "per_class": None},
-            "loss": self.rounds[-1]["loss"],
-            "cost": {
-                **{key: per_round(key) for key in ("up_params", "down_params", "up_counts")},
-                **{key: sum(row[key] for row in self.rounds) for key in ("up_bytes", "down_bytes")},
-            },
-            "rejected": sum(len(row["rejected"]) for row in self.rounds),
-            "seconds": {"total": seconds, "per_round": seconds / len(self.rounds)},
-            "engine": self.config.engine.name,
-            "versions": {
-                "protofed": __version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-        }
-
-    def client_rows(self) -> list[Row]:
-        """The rows of clients.csv."""
-        return [
-            {
-                "client": score.client,
-                "net": self.federation.nets[score.client].name,
-                "classes": " ".join(
-                    str(label) for label in self.federation.train[score.client].labels.unique().tolist()
-                ),
-                "train": len(self.federation.train[score.client]),
-                "test": score.total,
-                **{
-                    f"accuracy_{way}": score.correct[way] / score.total if way in score.correct else None
-                    for way in self.ways()
-                },
-            }
-            for score in self.scores
-        ]
-
-
-def mean_terms(reports: Sequence[Report]) -> dict[str, float]:
-    """Each term of the loss, averaged over the examples that all clients saw."""
-    seen = sum(report.seen for report in reports)
-    names = dict.fromkeys(name for report in reports for name in report.terms)
-    return {name: sum(report.terms.get(name, 0.0) for report in reports) / seen for name in names} if seen else {}
 
 
 @contextmanager

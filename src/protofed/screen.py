@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from protofed.config import Config
     from protofed.federation import Federation
-    from protofed.runner import Result, Row
+    from protofed.results import Result, Row
 
 SHOWN = 12
 

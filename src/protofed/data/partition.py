@@ -45,9 +45,8 @@ class NWay:
 
     ways: Annotated[int, Ge(1)] = 3
     shots: Annotated[int, Ge(1)] = 8
-    stdev: Annotated[int, Ge(0)] = (
-        2  # the papers' word; really half a range: n in [max(2, ways-stdev), min(C, ways+stdev)], k likewise
-    )
+    # The papers' word, but really half a range: n in [max(2, ways - stdev), min(C, ways + stdev)], and k likewise.
+    stdev: Annotated[int, Ge(0)] = 2
     test: Annotated[int, Ge(1)] = 10  # test examples per class and client
 
     def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
