@@ -16,6 +16,8 @@ LEFT, TOP, WIDE, HIGH = 52, 40, 430, 240
 
 
 def main() -> None:
+    if not (HERE / "runs" / "demo" / "local" / "result.json").exists():
+        raise SystemExit("There are no runs to draw: call `make demo` first.")
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 330" font-family="sans-serif" font-size="13">',
         '<rect width="720" height="330" fill="white"/>',

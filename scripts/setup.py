@@ -43,9 +43,12 @@ def main() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         if is_ready():
             return
-        if VENV.exists():
+        if VENV.exists() or VENV.is_symlink():
             print("Removing an unfinished or outdated .venv", flush=True)
-            shutil.rmtree(VENV)
+            if VENV.is_dir() and not VENV.is_symlink():
+                shutil.rmtree(VENV)
+            else:
+                VENV.unlink()
         version = ".".join(map(str, sys.version_info[:3]))
         pip = [PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
         steps: list[tuple[str, list[str | Path]]] = [

@@ -39,13 +39,13 @@ def test_run_prints_lines_a_verdict_and_the_paths(protofed, tmp_path):
     code, out, err = protofed("run", *FAST)
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[0].startswith("fedproto on digits: 4 clients (nway, ")
+    assert lines[0].startswith("fedproto on digits: 4 clients, 100% of them a round (nway, ")
     assert lines[1].startswith("round 1/2  supervised 2.")
     assert "  head " in lines[1]
     assert "  left " in lines[1]
     assert lines[3].startswith("fedproto on digits after 2 rounds: ")
     assert "commonest class gives" in lines[4]
-    assert lines[5].startswith("A round sends ")
+    assert lines[5].startswith("A round sends on average ")
     assert lines[6].startswith("Written to runs/fedproto-digits-1: checkpoint/, clients.csv")
     protofed("run", *FAST)
     assert (tmp_path / "runs" / "fedproto-digits-2" / "result.json").exists()
@@ -130,6 +130,33 @@ def test_list_as_text_and_json(protofed, kind):
     assert entries
 
 
+def test_odd_out_folders(protofed, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert protofed("run", *FAST, "--out", "file")[2] == "protofed: file is a file, not a folder. Give another --out.\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "x").write_text("")
+    assert (
+        protofed("run", *FAST, "--out", "mine")[2]
+        == "protofed: mine is there already and not empty. Give another --out.\n"
+    )
+    assert "Written to [/x]: " in protofed("run", *FAST, "--out", "[/x]")[1]
+    assert protofed("run", *FAST, "--out", "file/below")[0] == 2
+
+
+def test_a_full_disk_is_a_message(protofed, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "a/rounds.jsonl")
+
+    monkeypatch.setattr("protofed.folder.Folder.add_round", full)
+    code, _, err = protofed("run", *FAST, "--out", "a")
+    assert (code, err) == (1, "protofed: No space left on device: a/rounds.jsonl\n")
+
+
+def test_help_tells_of_every_argument(protofed):
+    assert "The experiment, TOML" in protofed("run", "--help")[1]
+    assert "Run folders." in protofed("compare", "--help")[1]
+
+
 def test_list_of_everything_and_of_nothing(protofed):
     assert "fedproto" in protofed("list")[1]
     assert protofed("list", "metods")[2].startswith("protofed: There is no list of 'metods'. Did you mean \"methods\"?")
@@ -166,9 +193,11 @@ def test_live_table_on_a_terminal():
     assert len(verdict(result).splitlines()) == 3
 
 
-def test_verdict_says_when_nothing_was_learned():
+def test_verdict_says_whether_it_is_anything():
     result = run({"run": {"rounds": 1}, "data": {"clients": 3}, "train": {"epochs": 0}, "method": {"name": "local"}})
-    assert "have NOT learned" in verdict(result)
+    assert "this is no better: look at the loss" in verdict(result)
+    sure = run({"run": {"rounds": 1}, "data": {"clients": 3}, "partition": {"ways": 1, "stdev": 0}})
+    assert "there is nothing to beat" in verdict(sure)
 
 
 @pytest.mark.parametrize(

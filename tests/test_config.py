@@ -46,6 +46,9 @@ def test_every_recipe_is_valid(recipe):
     ("table", "message"),
     [
         ({"mehtod": {}}, '[mehtod]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, train.'),
+        ({"x": 3}, "[x]: a key outside any section. Known: data, engine, eval, method, net, partition, run, train."),
+        ({"run": {"sample": 21}}, "run.sample: got 21, but there are 20 clients"),
+        ({"run": {"sample": "half"}}, "run.sample: got 'half', must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
         ({"run": 3}, "[run]: got 3, must be a table of keys"),
         ({"net": 3}, "[net]: got 3, must be a table with a name, or a list of them ([[net]])"),
         ({"method": {"name": "fedporto"}}, "method.name: there is no 'fedporto'. Did you mean \"fedproto\"? Known: fedavg, fedproto, local."),
@@ -76,6 +79,9 @@ def test_all_problems_are_told_at_once():
         {"run": {"rounds": 0, "sed": 1}, "train": {"lr": -1}, "method": {"name": "x"}, "engine": {"name": "y"}}
     )
     assert len(told) == 5
+    with pytest.raises(ConfigError) as caught:
+        Config.load(None, ["a.b=1", "train.lrr=2", "foo"])
+    assert len(caught.value.problems) == 3
 
 
 def test_set_reads_values_as_toml_or_as_text():

@@ -79,6 +79,7 @@ def test_small_alpha_gives_skewed_clients():
             np.mean([np.max(np.bincount(TRAIN[part.train], minlength=10)) / max(1, len(part.train)) for part in parts])
         )
 
+    assert classes(1e-9) > 0.5  # draws underflow
     assert classes(0.05) > 0.5 > 0.2 > classes(100.0)
 
 

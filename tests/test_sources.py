@@ -74,6 +74,23 @@ def test_arrays_of_the_wrong_shape_are_called_so(tmp_path):
         SOURCES["mnist"](str(tmp_path))
 
 
+def test_labels_that_are_none_are_called_so(tmp_path):
+    images = np.zeros((4, 28, 28), np.uint8)
+    for labels in (np.array(["a"] * 4), np.array([0, 1, 2, 10])):
+        np.savez(tmp_path / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+        with pytest.raises(UserError, match=r"the train labels in .* are not whole numbers from 0 to 9"):
+            SOURCES["mnist"](str(tmp_path))
+
+
+def test_broken_gzip_is_called_so(tmp_path):
+    fake(tmp_path, gzip.compress, ".gz")
+    content = bytearray((tmp_path / f"{IDX[0]}.gz").read_bytes())
+    content[50:90] = bytes(40)
+    (tmp_path / f"{IDX[0]}.gz").write_bytes(content)
+    with pytest.raises(UserError, match="is not a complete IDX file"):
+        SOURCES["mnist"](str(tmp_path))
+
+
 def test_root_comes_before_the_environment(tmp_path, monkeypatch):
     fake(tmp_path)
     monkeypatch.setenv("PROTOFED_DATA", str(tmp_path / "nowhere"))

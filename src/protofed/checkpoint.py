@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from protofed.core import AnyMethod
 
 
-def store(where: Path, rounds: int, server: Any, kept: dict[int, Any]) -> None:
+def store(where: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
     """Write the state after so many rounds; of the older ones the newest stays, in case this one is damaged."""
     content = save(flatten({"server": server, "kept": {str(client): state for client, state in kept.items()}}))
     name = f"{rounds:06d}"
     write(where / f"{name}.safetensors", content)
-    about = {"rounds": rounds, "clients": sorted(kept), "sha256": hashlib.sha256(content).hexdigest()}
+    about = {
+        "rounds": rounds,
+        "clients": sorted(kept),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "experiment": experiment,
+    }
     write(where / f"{name}.json", json.dumps(about).encode())
     for old in stored(where)[2:]:
         (where / f"{old}.json").unlink()
@@ -39,7 +44,7 @@ def stored(where: Path) -> list[str]:
     )
 
 
-def latest(where: Path, method: AnyMethod) -> tuple[int, Any, dict[int, Any]] | None:
+def latest(where: Path, method: AnyMethod, experiment: str) -> tuple[int, Any, dict[int, Any]] | None:
     """The newest whole state: (rounds done, server, kept); None if there never was one."""
     names = stored(where)
     types = method.types()
@@ -50,8 +55,12 @@ def latest(where: Path, method: AnyMethod) -> tuple[int, Any, dict[int, Any]] | 
             if hashlib.sha256(content).hexdigest() != about["sha256"]:
                 continue
             parts = grouped(load(content))
-        except (OSError, ValueError, KeyError, SafetensorError):
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
             continue
+        if about.get("experiment") != experiment:
+            raise UserError(
+                f"{where} does not fit config.toml, which has changed since. Start a new run with another --out."
+            )
         states = grouped(parts.get("kept", {}))
         kept = {client: unflatten(types["kept"], states.get(str(client), {})) for client in about["clients"]}
         return about["rounds"], unflatten(types["server"], parts.get("server", {})), kept

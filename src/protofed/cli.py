@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -92,7 +94,7 @@ def run(
     from protofed.config import Config
     from protofed.folder import Folder
     from protofed.runner import run as run_experiment
-    from protofed.screen import Screen, verdict
+    from protofed.screen import Screen, say, verdict
 
     if resume:
         if out is None or file is not None:
@@ -108,9 +110,11 @@ def run(
         with Screen(console) as screen:
             result = run_experiment(config, out, resume=resume, watcher=screen)
     except KeyboardInterrupt:
-        print(f"\nInterrupted. Continue with: protofed run --resume --out {out}", file=sys.stderr)
+        begun = (Path(out) / "config.toml").exists()
+        told = f" Continue with: protofed run --resume --out {shlex.quote(str(out))}" if begun else ""
+        print(f"\nInterrupted.{told}", file=sys.stderr)
         raise typer.Exit(130) from None
-    console.print(verdict(result), highlight=False, soft_wrap=True)
+    say(console, verdict(result))
 
 
 def fresh(name: str) -> Path:
@@ -130,6 +134,7 @@ def compare(
     from rich.console import Console
 
     from protofed.compare import collect, remarks, table
+    from protofed.screen import say
 
     results = collect(folders)
     if as_json:
@@ -138,13 +143,19 @@ def compare(
     console = Console()
     console.print(table(results))
     for remark in remarks(results):
-        console.print(remark, highlight=False, soft_wrap=True)
+        say(console, remark)
 
 
 def entry() -> None:
     """Run the command; a user's error is a message, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± still gets the figures
     try:
         app()
     except UserError as problem:
         print(f"protofed: {problem}", file=sys.stderr)
         sys.exit(2)
+    except OSError as problem:
+        print(f"protofed: {problem.strerror or problem}: {problem.filename or 'while writing'}", file=sys.stderr)
+        sys.exit(1)

@@ -6,14 +6,15 @@ a net or a partition with the thing itself.
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt
-from pydantic import AfterValidator
+from annotated_types import Ge, Gt, Le
+from pydantic import BeforeValidator
 
 from protofed.core import AnyMethod
 from protofed.data.partition import PARTITIONS, Partition
@@ -30,8 +31,10 @@ DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """What a section is when it has no name."""
 
 
-def share_or_number(value: float) -> float:
-    if (value >= 1) if isinstance(value, int) else (0 < value <= 1):
+def share_or_number(value: Any) -> Any:
+    """Check `run.sample`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
         return value
     raise ValueError("must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients")
 
@@ -42,7 +45,7 @@ class Run:
 
     seed: Annotated[int, Ge(0)] = 0
     rounds: Annotated[int, Ge(1)] = 50
-    sample: Annotated[int | float, AfterValidator(share_or_number)] = 1.0  # clients of a round: a share, or a number
+    sample: Annotated[int | float, BeforeValidator(share_or_number)] = 1.0  # clients of a round: a share, or a number
     eval_every: Annotated[int, Ge(1)] = 1
 
 
@@ -82,7 +85,7 @@ class NetChoice:
 class Share:
     """The key of a [[net]] that is not the net's own."""
 
-    share: Annotated[float, Gt(0)] = 1.0
+    share: Annotated[float, Gt(0), Le(1e6)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -105,17 +108,14 @@ class Config:
         """Check a table of sections; everything that is wrong is reported at once."""
         problems: list[str] = []
         sections = ("run", "data", "partition", "net", "method", "train", "eval", "engine")
-        problems += [
-            f"[{name}]: unknown section. {did_you_mean(name, sections)}" for name in table if name not in sections
-        ]
-        got = {name: table.get(name, {}) for name in sections}
-        problems += [
-            f"[{name}]: got {value!r}, must be a table of keys"
-            for name, value in got.items()
-            if name != "net" and not isinstance(value, Mapping)
-        ]
-        if problems:
-            raise ConfigError(problems)
+        for name, value in table.items():
+            if name not in sections:
+                what = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
+                problems.append(f"[{name}]: {what}. {did_you_mean(name, sections)}")
+            elif name != "net" and not isinstance(value, Mapping):
+                problems.append(f"[{name}]: got {value!r}, must be a table of keys")
+        tables = {name: value for name, value in table.items() if isinstance(value, Mapping) or name == "net"}
+        got = {name: tables.get(name, {}) for name in sections}
         data = check("data", Data, got["data"], problems)
         known("data.name", data and data.name, SOURCES, problems)
         engine = check("engine", EngineChoice, got["engine"], problems)
@@ -134,6 +134,8 @@ class Config:
             eval=check("eval", Eval, got["eval"], problems),
             engine=engine,
         )
+        if not problems and isinstance(config.run.sample, int) and config.run.sample > config.data.clients:
+            problems.append(f"run.sample: got {config.run.sample}, but there are {config.data.clients} clients")
         if problems:
             raise ConfigError(problems)
         return config
@@ -144,9 +146,19 @@ class Config:
         table = read(Path(file)) if file else {}
         names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
         problems = [problem for word in names_first if (problem := change(table, word))]
+        try:
+            made = cls.of(table)
+        except ConfigError as wrong:
+            problems += wrong.problems
         if problems:
             raise ConfigError(problems)
-        return cls.of(table)
+        return made
+
+    def digest(self) -> str:
+        """A hash of the experiment; how many rounds it is to have does not count."""
+        table = self.table()
+        del table["run"]["rounds"]
+        return hashlib.sha256(repr(table).encode()).hexdigest()
 
     def table(self) -> dict[str, Any]:
         """Everything resolved, as sections of plain values: `Config.of` gives the same experiment again."""
@@ -169,7 +181,7 @@ class Config:
 def read(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(
             f"There is no experiment file {path}. `protofed list recipes` shows those that come with protofed."
@@ -196,7 +208,7 @@ def change(table: dict[str, Any], word: str) -> str | None:
     if key == "name" and section in DEFAULT and not same:
         old = {}
     if not isinstance(old, dict):
-        return f"--set {word}: [{section}] is not a table in the file; change it there, or use --set {section}.name=..."
+        return f"--set {word}: [{section}] is not a table in the file; change it there."
     table[section] = {**old, key: value}
     return None
 

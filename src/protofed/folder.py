@@ -48,10 +48,11 @@ class Folder:
     @classmethod
     def new(cls, path: Path, config: Mapping[str, Any], partition: Mapping[str, Any]) -> Folder:
         """An empty folder for a new run; one that has something in it is left alone."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(
-                f"{path} is there already and not empty. Continue that run with --resume, or give another --out."
-            )
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file, not a folder. Give another --out.")
+        if path.exists() and any(path.iterdir()):
+            way = "Continue that run with --resume, or give" if (path / "config.toml").exists() else "Give"
+            raise UserError(f"{path} is there already and not empty. {way} another --out.")
         try:
             (path / "checkpoint").mkdir(parents=True)
         except OSError as problem:
@@ -85,7 +86,10 @@ class Folder:
     def partition_hash(self) -> str | None:
         """Which partition it is; None if the run was stopped before it was written."""
         path = self.path / "partition.json"
-        return str(json.loads(path.read_text())["sha256"]) if path.exists() else None
+        try:
+            return str(json.loads(path.read_text())["sha256"]) if path.exists() else None
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path} is damaged. Start a new run.") from None
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """All rounds so far, in place of whatever is there."""
@@ -102,7 +106,7 @@ class Folder:
         """The rounds that are there, up to the first line that is not whole."""
         rows = []
         if (self.path / "rounds.jsonl").exists():
-            for line in (self.path / "rounds.jsonl").read_text(encoding="utf-8").splitlines():
+            for line in (self.path / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     rows.append(json.loads(line))
                 except json.JSONDecodeError:

@@ -37,6 +37,8 @@ def run(
     resume: bool = False, watcher: Watcher | None = None,
 ) -> Result:  # fmt: skip
     """Run an experiment: a `Config`, a table of sections, or an experiment file; with `out`, write a run folder."""
+    if resume and out is None:
+        raise UserError("resume continues the run in `out`: give that folder.")
     if not isinstance(config, Config):
         config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
     federation = Federation.of(config)
@@ -64,14 +66,15 @@ def opened(path: Path, resume: bool, config: Config, federation: Federation) -> 
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The keys of two experiments that differ, run.rounds aside."""
-
-    def keys(table: dict[str, Any]) -> dict[str, Any]:
-        tables = {name: keys if isinstance(keys, dict) else {"*": keys} for name, keys in table.items()}
-        return {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}
-
-    old, new = keys(before), keys(after)
-    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key != "run.rounds")
+    """What differs between two experiments, run.rounds aside: keys, or whole sections where another thing is named."""
+    different = []
+    for section, old in before.items():
+        new = after[section]
+        if isinstance(old, list) or isinstance(new, list) or old.get("name") != new.get("name"):
+            different += [section] if repr(old) != repr(new) else []  # repr: 1 client a round is not the share 1.0
+        else:
+            different += [f"{section}.{key}" for key in old if repr(old[key]) != repr(new[key])]
+    return [key for key in different if key != "run.rounds"]
 
 
 class Runner:
@@ -88,7 +91,7 @@ class Runner:
 
     def restore(self, folder: Folder) -> None:
         """Continue after the last round whose state is whole, if there is one."""
-        if state := checkpoint.latest(folder.checkpoints, self.method):
+        if state := checkpoint.latest(folder.checkpoints, self.method, self.config.digest()):
             done, self.server, kept = state
             self.engine.restore(kept)
             self.rounds = [self.as_if_uninterrupted(row) for row in folder.rounds()[:done]]
@@ -98,11 +101,14 @@ class Runner:
                     "Start a new run."
                 )
             if done > self.config.run.rounds:
-                raise UserError(f"run.rounds: got {self.config.run.rounds}, but {folder.path} has {done} already.")
+                raise UserError(
+                    f"run.rounds: got {self.config.run.rounds}, but {folder.path} has {done}. Use {done} or more."
+                )
+        elif len(folder.rounds()) > 1:
+            raise UserError(f"{folder.checkpoints} is empty, though {folder.path} has rounds. Start a new run.")
+        folder.checkpoints.mkdir(exist_ok=True)
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
-        if len(self.rounds) < self.config.run.rounds:
-            folder.unfinish()
 
     def evaluates(self, number: int) -> bool:
         """Is round `number` (from 1) one whose clients are tested?"""
@@ -124,8 +130,11 @@ class Runner:
             row = self.one_round(number)
             self.rounds.append(row)
             if self.folder:
+                self.folder.unfinish()
                 self.folder.add_round(row)
-                checkpoint.store(self.folder.checkpoints, number + 1, self.server, self.engine.state())
+                checkpoint.store(
+                    self.folder.checkpoints, number + 1, self.server, self.engine.state(), self.config.digest()
+                )
             if watcher:
                 watcher.round(row)
         if not self.scores:  # every round was done before

@@ -55,34 +55,45 @@ class Screen:
 
     def started(self, config: Config, federation: Federation, done: int) -> None:
         self.total = config.run.rounds
-        sizes = [len(train) for train in federation.train]
+        sizes, sample = [len(train) for train in federation.train], config.run.sample
+        each = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
         nets = ", ".join(dict.fromkeys(net.name for net in federation.nets))
-        self.console.print(
-            f"{config.method_name} on {federation.dataset}: {len(federation)} clients ({config.partition_name}, "
-            f"{min(sizes)}-{max(sizes)} training examples each, {sum(sizes):,} in all), "
-            f"net {nets}, engine {config.engine.name}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        say(
+            self.console,
+            f"{config.method_name} on {federation.dataset}: {len(federation)} clients, "
+            f"{sample if isinstance(sample, int) else f'{sample:.0%}'} of them a round ({config.partition_name}, "
+            f"{each} training examples each, {sum(sizes):,} in all), net {nets}, engine {config.engine.name}",
+        )
         if done:
-            self.console.print(f"resuming after round {done}", highlight=False)
+            say(
+                self.console,
+                f"resuming after round {done}" if done < self.total else f"all {done} rounds are done already",
+            )
 
     def round(self, row: Row) -> None:
         self.spent.append(row["seconds"])
         self.last.append(row)
         if row["rejected"]:
-            told = "; ".join(f"client {client}: {reason}" for client, reason in row["rejected"].items())
-            self.console.print(
-                f"round {row['round']}: {len(row['rejected'])} uploads were rejected ({told})",
-                highlight=False,
-                soft_wrap=True,
+            reasons: dict[str, list[str]] = {}
+            for client, reason in row["rejected"].items():
+                reasons.setdefault(reason, []).append(client)
+            told = "; ".join(f"{reason}: clients {', '.join(clients)}" for reason, clients in reasons.items())
+            say(
+                self.console,
+                f"round {row['round']}: {len(row['rejected'])} of {len(row['clients'])} uploads rejected ({told})",
             )
         if self.live:
             self.live.update(self.table(), refresh=True)
         else:
-            cells = self.cells(row)
-            self.console.print(
-                "  ".join(f"{name} {value}" for name, value in cells.items()), highlight=False, soft_wrap=True
+            say(
+                self.console,
+                "  ".join(f"{name} {value}" for name, value in {**self.cells(row), "left": self.left()}.items()),
             )
+
+    def left(self) -> str:
+        """How long the remaining rounds will take, if they are like the last ones."""
+        recent = self.spent[-20:]
+        return duration(sum(recent) / len(recent) * (self.total - self.last[-1]["round"]))
 
     def cells(self, row: Row) -> dict[str, str]:
         """A round in words."""
@@ -90,27 +101,28 @@ class Screen:
         def accuracy(way: str) -> str:
             return percent({"mean": row[f"accuracy_{way}"], "std": row[f"accuracy_{way}_std"]})
 
-        recent = self.spent[-20:]
-        left = sum(recent) / len(recent) * (self.total - row["round"])
         return {
             "round": f"{row['round']}/{self.total}",
             **{name: f"{value:.3f}" for name, value in row["loss"].items()},
             "head": accuracy("head"),
             "prototype": accuracy("prototype"),
             "sent": f"{row['up_params']:,}",
-            "left": duration(left),
         }
 
     def table(self) -> Table:
         """The last rounds."""
-        table = Table(
-            caption="loss terms; accuracy ± spread over clients, each on its own test set; numbers sent up in the round"
-        )
+        about = "Loss terms; accuracy ± spread over clients, each on its own test set; numbers sent up."
+        table = Table(caption=f"{about}\nTime left: {self.left()}")
         for name in self.cells(self.last[-1]):
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.last:
             table.add_row(*self.cells(row).values())
         return table
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is; only a terminal folds it, between words."""
+    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def verdict(result: Result) -> str:
@@ -128,20 +140,21 @@ def verdict(result: Result) -> str:
         or "nothing to test on"
     )
     best = max((spread["mean"] for spread in accuracies.values()), default=0.0)
-    majority = summary["majority"]
-    learned = (
-        "the clients have learned"
-        if best > majority + 0.05
-        else "the clients have NOT learned: look at the loss, train.lr and run.rounds"
-    )
+    majority = summary["majority"] or 0.0
+    if majority > 0.99:
+        learned = "there is nothing to beat"
+    elif best > majority + 0.05:
+        learned = f"this is {100 * (best - majority):.1f} points better"
+    else:
+        learned = "this is no better: look at the loss, train.lr and run.rounds"
     shared = summary["global"]["accuracy"]
     server = f" The server's own model: {100 * shared:.1f} % on the balanced test set." if shared is not None else ""
     cost, seconds = summary["cost"], summary["seconds"]
     lines = [
         f"{summary['method']} on {summary['dataset']} after {summary['rounds']} rounds: {told} "
         f"(± is the spread over {summary['clients']} clients).",
-        f"Always answering a client's commonest class gives {100 * majority:.1f} %: {learned}.{server}",
-        f"A round sends {cost['up_params']:,} numbers up and {cost['down_params']:,} down, over all clients; "
+        f"Always answering a client's commonest class gives {100 * majority:.1f} %; {learned}.{server}",
+        f"A round sends on average {cost['up_params']:,} numbers up from all clients and {cost['down_params']:,} down; "
         f"{summary['rounds']} rounds took {duration(seconds['total'])} ({seconds['per_round']:.2f} s each).",
     ]
     if result.folder:

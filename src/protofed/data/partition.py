@@ -111,10 +111,11 @@ class Dirichlet:
         held, shares = np.zeros(clients), np.zeros((classes, clients))
         for label in range(classes):
             share = draw.dirichlet(np.full(clients, self.alpha))
-            if self.capped:
-                share = share * (held < len(labels) / clients)
-            total = share.sum()
-            shares[label] = share / total if total > 0 else 1 / clients
+            if not np.isfinite(share).all():  # an alpha so small that the draw underflows: one client gets the class
+                share = np.eye(clients)[draw.randint(clients)]
+            room = held < len(labels) / clients if self.capped else np.ones(clients, bool)
+            share = np.where(room, share, 0)
+            shares[label] = share / share.sum() if share.sum() > 0 else room / room.sum()
             held += shares[label] * np.count_nonzero(labels == label)
         return shares
 

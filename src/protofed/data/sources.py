@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,10 @@ def mnist(root: str) -> Dataset:
                 f"mnist: the {name} part in {where} has images {x.shape} and labels {y.shape}, "
                 "not [n, 28, 28] and [n]. Get the file again."
             )
+        if not np.issubdtype(y.dtype, np.integer) or y.min(initial=0) < 0 or y.max(initial=0) > 9:
+            raise UserError(
+                f"mnist: the {name} labels in {where} are not whole numbers from 0 to 9. Get the file again."
+            )
         return Examples.of(x[:, None], y, scale=255.0, mean=0.1307, std=0.3081)
 
     return Dataset("mnist", part("train"), part("test"), classes=10)
@@ -100,7 +105,7 @@ def read_idx(where: Path) -> dict[str, np.ndarray]:
             raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch wants to own it
             shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
             arrays[key] = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-        except (OSError, ValueError, IndexError, EOFError) as problem:
+        except (OSError, ValueError, IndexError, EOFError, zlib.error) as problem:
             raise UserError(f"{path} is not a complete IDX file: {problem}. Get the file again.") from problem
     return arrays
 
