@@ -103,7 +103,7 @@ def test_fedavg_refuses_mixed_nets(protofed, tmp_path):
     code, _, err = protofed("run", "mixed.toml")
     assert code == 2
     assert err == (
-        "protofed: fedavg cannot average nets of different shapes: clients 0-4 have mlp(hidden=(8,)), 5-19 mlp(hidden=(9,)). "
+        "protofed: fedavg cannot average nets of different shapes: clients 0-4 have mlp(hidden=[8]), 5-19 mlp(hidden=[9]). "
         "Use one net, or a method that shares prototypes (fedproto).\n"
     )
     assert protofed("run", "mixed.toml", "--set", "method.name=fedproto", "--set", "run.rounds=1", "--quiet")[0] == 0

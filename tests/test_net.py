@@ -90,6 +90,14 @@ def test_cnn_by_channels_keeps_its_embedding_size():
     assert {toy.dim for toy in mixed} == {50}
 
 
+def test_nets_side_by_side_are_told_apart_even_at_a_default():
+    designs = [NETS["cnn"](channels=channels) for channels in (18, 20)]
+    assert [make("cnn", design, (1, 28, 28), 10, designs).name for design in designs] == [
+        "cnn(channels=18)",
+        "cnn(channels=20)",
+    ]
+
+
 def test_cnn_on_small_images_says_what_to_use():
     with pytest.raises(UserError, match=r"got inputs of shape \(1, 8, 8\). Use net mlp"):
         make("cnn", NETS["cnn"](), (1, 8, 8), 10)

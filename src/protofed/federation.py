@@ -40,12 +40,10 @@ class Federation:
         parts = config.partition.split(
             data.train.labels.numpy(), data.test.labels.numpy(), data.classes, clients, config.run.seed
         )
-        made = [make(choice.name, choice.design, data.train.shape, data.classes) for choice in config.nets]
-        nets = [
-            net
-            for net, count in zip(made, shared_out([choice.share for choice in config.nets], clients), strict=True)
-            for _ in range(count)
-        ]
+        designs = [choice.design for choice in config.nets]
+        made = [make(choice.name, choice.design, data.train.shape, data.classes, designs) for choice in config.nets]
+        counts = shared_out([choice.share for choice in config.nets], clients)
+        nets = [net for net, count in zip(made, counts, strict=True) for _ in range(count)]
         return cls(
             data.name, data.classes, tuple(nets), tuple(data.train.subset(part.train) for part in parts),
             tuple(data.test.subset(part.test) for part in parts), data.test, tuple(parts),

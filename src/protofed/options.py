@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -51,7 +51,7 @@ def check(
     except ValidationError as wrong:
         owner = f"{section} {name}" if name else f"[{section}]"
         problems += [explain(section, owner, kind, dict(error)) for error in wrong.errors()]
-        return None  # type: ignore[return-value]  # never used: the problems are raised before
+        return cast("Section", None)  # never used: the problems are raised before
     return kind(**checked.model_dump())
 
 

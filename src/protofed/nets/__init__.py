@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from torch import nn
 from protofed.net import Net
 from protofed.nets.cnn import Cnn
 from protofed.nets.mlp import Mlp
+from protofed.options import options
 
 
 class Design(Protocol):
@@ -20,7 +21,11 @@ class Design(Protocol):
 NETS: dict[str, type[Design]] = {"cnn": Cnn, "mlp": Mlp}
 
 
-def make(name: str, design: Design, shape: tuple[int, ...], classes: int) -> Net:
-    """The net of a design for inputs of a shape, called by its name and the options that are not the default."""
-    told = [f"{f.name}={getattr(design, f.name)}" for f in fields(design) if getattr(design, f.name) != f.default]  # type: ignore[arg-type]
+def make(name: str, design: Design, shape: tuple[int, ...], classes: int, beside: Sequence[Design] = ()) -> Net:
+    """The net of a design for inputs of a shape.
+
+    It is called by its name and the options that are not the default, or that differ among the designs it stands `beside`.
+    """
+    others = [options(other) for other in (type(design)(), *beside) if type(other) is type(design)]
+    told = [f"{key}={value}" for key, value in options(design).items() if any(other[key] != value for other in others)]
     return Net(f"{name}({', '.join(told)})" if told else name, partial(design.build, shape, classes), shape, classes)
