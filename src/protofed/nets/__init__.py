@@ -24,7 +24,7 @@ NETS: dict[str, type[Design]] = {"cnn": Cnn, "mlp": Mlp}
 def make(name: str, design: Design, shape: tuple[int, ...], classes: int, beside: Sequence[Design] = ()) -> Net:
     """The net of a design for inputs of a shape.
 
-    It is called by its name and the options that are not the default, or that differ among the designs it stands `beside`.
+    It is called by its name and by the options that are not the default or differ among the designs it stands `beside`.
     """
     others = [options(other) for other in (type(design)(), *beside) if type(other) is type(design)]
     told = [f"{key}={value}" for key, value in options(design).items() if any(other[key] != value for other in others)]
