@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from protofed.draws import DerivedDropout, DrawFrom, derive, generator, no_global_draws, random_state
+from protofed.draws import DerivedDropout, DrawFrom, derive, generator, hashed, no_global_draws, random_state
 from protofed.errors import UserError
 
 
@@ -38,6 +38,15 @@ def test_dropout_keeps_the_right_share_and_the_mean(p):
     assert many.ne(0).float().mean(0).std().item() == pytest.approx(
         (p * (1 - p) / 300) ** 0.5, rel=0.15
     )  # as of fair coins
+
+
+def test_no_two_positions_of_the_masks_are_correlated():
+    keys = torch.tensor([derive("pairs", number) for number in range(4000)])
+    first, second = (torch.vmap(lambda key, call=call: hashed(key, call, 150))(keys) for call in (1, 2))
+    signs = torch.cat([first, second], 1).ge(2**31).float() * 2 - 1  # two calls of dropout under each key
+    pairs = (signs.T @ signs / 4000)[~torch.eye(300, dtype=torch.bool)] * 4000**0.5
+    assert pairs.std().item() == pytest.approx(1, abs=0.03)  # as of fair coins
+    assert pairs.abs().max() < 6
 
 
 def test_masks_differ_by_key_and_by_call_but_repeat():

@@ -32,7 +32,7 @@ def wired(method: AnyMethod) -> AnyMethod:
     def through(kind: str, tree: Any) -> Any:
         return unflatten(kinds[kind], load(save(flatten(tree))))
 
-    class Wired(type(method)):  # type: ignore[misc]
+    class Wired(type(method)):
         def start(self, site):
             return through("server", super().start(site))
 

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +77,6 @@ class Folder:
     def write_partition(self, partition: Mapping[str, Any]) -> None:
         """Who holds what."""
         write(self.path / "partition.json", json.dumps(partition).encode())
-
-    def config(self) -> dict[str, Any]:
-        """What `write_config` wrote."""
-        return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
 
     def partition_hash(self) -> str | None:
         """Which partition it is; None if the run was stopped before it was written."""

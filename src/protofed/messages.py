@@ -12,7 +12,6 @@ from torch import Tensor
 
 from protofed.prototypes import Prototypes
 
-PACKED = dict.fromkeys(("mean", "support", "rows", "shape"), Tensor)
 Nothing = tuple[()]
 """The type of a message or state with nothing in it."""
 
@@ -57,22 +56,25 @@ def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
         return {key: unflatten(inner, part) for key, part in parts.items()}
-    kinds = (
-        {"": Tensor}
-        if kind is Tensor
-        else PACKED
-        if kind is Prototypes
-        else {}
-        if kind == Nothing
-        else get_type_hints(kind)
-    )
+    kinds = parts_of(kind)
     if strange := parts.keys() - kinds.keys():
         raise ValueError(f"a {getattr(kind, '__name__', kind)} has no {min(strange)!r}")
     if kind is Tensor:
         return flat[""]
     if kind is Prototypes:
         return Prototypes.unpack(flat)
-    return kind(**{key: unflatten(inner, parts.get(key, {})) for key, inner in kinds.items()}) if kinds else ()
+    if kind == Nothing:
+        return ()
+    return kind(**{key: unflatten(inner, parts.get(key, {})) for key, inner in kinds.items()})
+
+
+def parts_of(kind: Any) -> dict[str, Any]:
+    """The names that a declared type may have below it, and their types."""
+    if kind is Tensor:
+        return {"": Tensor}
+    if kind is Prototypes:
+        return dict.fromkeys(("mean", "support", "rows", "shape"), Tensor)
+    return {} if kind == Nothing else get_type_hints(kind)
 
 
 def grouped(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

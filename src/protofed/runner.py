@@ -54,7 +54,7 @@ def opened(path: Path, resume: bool, config: Config, federation: Federation) -> 
     if not resume:
         return Folder.new(path, config.table(), partition)
     folder = Folder.old(path)
-    if others := changed(Config.of(folder.config()).table(), config.table()):
+    if others := changed(Config.load(path / "config.toml").table(), config.table()):
         raise UserError(
             f"Resuming {path} can change run.rounds only, not {', '.join(others)}. Start a new run for that."
         )
