@@ -12,8 +12,8 @@ from rich.console import Console
 
 from protofed import cli
 from protofed.config import Config
-from protofed.federation import shared_out
 from protofed.measures.accuracy import over_clients
+from protofed.members import shared_out
 from protofed.runner import run
 from protofed.screen import Screen, duration, verdict
 

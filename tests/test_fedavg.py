@@ -82,7 +82,8 @@ def test_two_rounds_of_two_unequal_clients_by_hand():
         for x, y in ((t.take(torch.arange(len(t)))) for t in members.test)
     ]
     assert figures(runner)["accuracy"]["head"]["mean"] == pytest.approx(sum(correct) / 2)
-    x, y = members.balanced.take(torch.arange(len(members.balanced)))
+    (balanced,) = members.balanced
+    x, y = balanced.take(torch.arange(len(balanced)))
     assert runner.rounds[-1]["accuracy_global"] == pytest.approx(
         (toy(weights, x)[1].argmax(-1) == y).float().mean().item()
     )

@@ -181,9 +181,7 @@ def test_pull_brings_the_clients_prototypes_together():
 
 
 def _features(runner, client):
-    return runner.federation.nets[client].features(
-        runner.engine.state()[client].params, runner.federation.train[client]
-    )
+    return runner.members.nets[client].features(runner.engine.state()[client].params, runner.members.train[client])
 
 
 def test_padding_does_not_count_in_the_supervised_term():

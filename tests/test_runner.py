@@ -43,8 +43,8 @@ def test_same_seed_same_rounds(method, tmp_path):
 def test_a_run_is_a_folder(tmp_path):
     result = run(SMALL, tmp_path / "run")
     where = tmp_path / "run"
-    assert {path.name for path in where.iterdir()} == {
-        "config.toml", "partition.json", "rounds.jsonl", "clients.csv", "result.json", "checkpoint",
+    assert {path.name for path in where.iterdir() if path.name != ".lock"} == {
+        "config.toml", "partition.json", "rounds.jsonl", "clients.csv", "reach.json", "result.json", "checkpoint",
     }  # fmt: skip
     assert Config.of(tomllib.loads((where / "config.toml").read_text())) == Config.of(SMALL)
     stored = json.loads((where / "result.json").read_text())
@@ -90,7 +90,8 @@ def test_resumed_run_is_the_uninterrupted_one(method, done, every, tmp_path):
 
 
 def opened(path: Path) -> Folder:
-    return Folder.new(path, {}, {"sha256": "", "clients": []})
+    path.mkdir()
+    return Folder(path)
 
 
 def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):

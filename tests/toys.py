@@ -15,7 +15,7 @@ from protofed.config import Config
 from protofed.core import AnyMethod, Prototypes
 from protofed.data.examples import Examples
 from protofed.data.partition import Part
-from protofed.federation import Federation
+from protofed.members import Members
 from protofed.messages import flatten
 from protofed.net import Net
 from protofed.results import summary
@@ -46,12 +46,12 @@ LABELS = [[0, 1, 2] * 4, [0, 1] * 3, [2], [], [1] * 5, [0, 2, 2, 2]]
 """Unequal clients: all classes; two; a single example; none at all; a single class; a class with one example."""
 
 
-def federation(labels: Sequence[Sequence[int]] = LABELS, nets: Sequence[Net] | None = None) -> Federation:
+def federation(labels: Sequence[Sequence[int]] = LABELS, nets: Sequence[Net] | None = None) -> Members:
     nets = nets or [net()] * len(labels)
     train = tuple(examples(own, seed) for seed, own in enumerate(labels))
     test = tuple(examples([0, 1, 2] if len(own) else [], 100 + seed) for seed, own in enumerate(labels))
     parts = tuple(Part(np.arange(len(own)), np.arange(len(own))) for own in labels)
-    return Federation("toy", CLASSES, tuple(nets), train, test, examples([0, 1, 2] * 5, 7), parts)
+    return Members("toy", tuple(range(CLASSES)), tuple(nets), train, test, (examples([0, 1, 2] * 5, 7),), parts)
 
 
 def config(method: str | AnyMethod = "fedproto", /, rounds: int = 3, **sections: dict[str, Any]) -> Config:
@@ -64,7 +64,7 @@ def config(method: str | AnyMethod = "fedproto", /, rounds: int = 3, **sections:
     return made if isinstance(method, str) else replace(made, method=method)
 
 
-def played(experiment: Config, members: Federation) -> Runner:
+def played(experiment: Config, members: Members) -> Runner:
     """A run that has been run."""
     runner = Runner(experiment, members, None)
     runner.go(None)
@@ -73,7 +73,7 @@ def played(experiment: Config, members: Federation) -> Runner:
 
 def figures(runner: Runner) -> dict[str, Any]:
     """What result.json would have."""
-    return summary(runner.config, runner.federation, runner.rounds, runner.scores)
+    return summary(runner.config, runner.members, runner.rounds, runner.scores)
 
 
 def everything(runner: Runner) -> dict[str, Tensor]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Config", "Result", "UserError", "run"]
+__all__ = ["Config", "Federation", "Result", "UserError", "run"]
 
 if TYPE_CHECKING:
     from protofed.config import Config
     from protofed.errors import UserError
+    from protofed.federation import Federation
     from protofed.results import Result
     from protofed.runner import run
 
@@ -27,6 +28,7 @@ def __getattr__(name: str) -> Any:
     homes = {
         "Config": "protofed.config",
         "UserError": "protofed.errors",
+        "Federation": "protofed.federation",
         "Result": "protofed.results",
         "run": "protofed.runner",
     }

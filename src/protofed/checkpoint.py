@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from protofed.core import AnyMethod
 
 
+class Stored(NamedTuple):
+    """The state after so many rounds, and the newer checkpoints that are damaged."""
+
+    rounds: int
+    server: Any
+    kept: dict[int, Any]
+    damaged: list[str]
+
+
 def store(where: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
     """Write the state after so many rounds; of the older ones the newest stays, in case this one is damaged."""
     content = save(flatten({"server": server, "kept": {str(client): state for client, state in kept.items()}}))
@@ -31,10 +40,16 @@ def store(where: Path, rounds: int, server: Any, kept: dict[int, Any], experimen
         "sha256": hashlib.sha256(content).hexdigest(),
         "experiment": experiment,
     }
-    write(where / f"{name}.json", json.dumps(about).encode())
-    for old in stored(where)[2:]:
-        (where / f"{old}.json").unlink()
-        (where / f"{old}.safetensors").unlink(missing_ok=True)
+    write(where / f"{name}.json", json.dumps({**about, "check": checksum(about)}).encode())
+    newest = stored(where)[:2]
+    for path in (*where.glob("*.json"), *where.glob("*.safetensors")):
+        if path.stem not in newest:
+            path.unlink()
+
+
+def checksum(about: dict[str, Any]) -> str:
+    """A hash of what the JSON says: one flipped bit in it is noticed as well as one in the tensors."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def stored(where: Path) -> list[str]:
@@ -44,26 +59,27 @@ def stored(where: Path) -> list[str]:
     )
 
 
-def latest(where: Path, method: AnyMethod, experiment: str) -> tuple[int, Any, dict[int, Any]] | None:
-    """The newest whole state: (rounds done, server, kept); None if there never was one."""
+def latest(where: Path, method: AnyMethod, experiment: str) -> Stored | None:
+    """The newest whole state; None if there never was one."""
     names = stored(where)
     types = method.types()
-    for name in names:
+    for place, name in enumerate(names):
         try:
             about = json.loads((where / f"{name}.json").read_text())
             content = (where / f"{name}.safetensors").read_bytes()
-            if hashlib.sha256(content).hexdigest() != about["sha256"]:
+            check = about.pop("check")
+            if check != checksum(about) or hashlib.sha256(content).hexdigest() != about["sha256"]:
                 continue
             parts = grouped(load(content))
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
             continue
-        if about.get("experiment") != experiment:
+        if about["experiment"] != experiment:
             raise UserError(
                 f"{where} does not fit config.toml, which has changed since. Start a new run with another --out."
             )
         states = grouped(parts.get("kept", {}))
         kept = {client: unflatten(types["kept"], states.get(str(client), {})) for client in about["clients"]}
-        return about["rounds"], unflatten(types["server"], parts.get("server", {})), kept
+        return Stored(about["rounds"], unflatten(types["server"], parts.get("server", {})), kept, names[:place])
     if names:
         raise UserError(
             f"None of the checkpoints in {where} is whole ({', '.join(names)}). Start the run again with another --out."

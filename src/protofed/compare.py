@@ -21,7 +21,10 @@ def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
     missing = [str(path) for path in paths if not path.is_dir()]
     if missing:
         raise UserError(f"There is no folder {', '.join(missing)}. Give folders that `protofed run --out` wrote.")
-    return [{"run": str(path), **Folder(path).result(), "partition": Folder(path).partition_hash()} for path in paths]
+    return [
+        {"run": str(path), **Folder(path).result(), "partition": (Folder(path).partition() or {}).get("sha256")}
+        for path in paths
+    ]
 
 
 def cells(result: dict[str, Any]) -> dict[str, str]:

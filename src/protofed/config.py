@@ -29,6 +29,11 @@ from protofed.options import check, known, options
 
 DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """What a section is when it has no name."""
+GIVEN = "given"
+"""The name of data, partition and nets that a `protofed.Federation` brings along: arrays and modules, from Python."""
+
+MAY_CHANGE = ("run.rounds", "run.checkpoint_every", "data.root")
+"""What may change when a run is resumed: the result is the same."""
 
 
 def share_or_number(value: Any) -> Any:
@@ -44,9 +49,15 @@ class Run:
     """[run]"""
 
     seed: Annotated[int, Ge(0)] = 0
+    """all randomness comes from it"""
     rounds: Annotated[int, Ge(1)] = 50
-    sample: Annotated[int | float, BeforeValidator(share_or_number)] = 1.0  # clients of a round: a share, or a number
+    """how many"""
+    sample: Annotated[int | float, BeforeValidator(share_or_number)] = 1.0
+    """clients in a round: 1.0 is all of them, 0.1 a tenth, 1 a single one"""
     eval_every: Annotated[int, Ge(1)] = 1
+    """test the clients every so many rounds, and after the last one"""
+    checkpoint_every: Annotated[int, Ge(1)] = 1
+    """store the state every so many rounds, and after the last one: what --resume goes on from"""
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,11 @@ class Data:
     """[data]"""
 
     name: str = "digits"
-    root: str = ""  # a folder; "": $PROTOFED_DATA, else ~/.cache/protofed
+    """see `protofed list datasets`"""
+    root: str = ""
+    """the folder that has the data files; "": $PROTOFED_DATA, else ~/.cache/protofed"""
     clients: Annotated[int, Ge(1)] = 20
+    """how many share the data out"""
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,7 @@ class Eval:
     """[eval]"""
 
     reporting: Reporting = "clients"
+    """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,12 @@ class EngineChoice:
     """[engine]"""
 
     name: str = "loop"
+    """loop: one client after the other"""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is given in Python has no options here."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +138,8 @@ class Config:
         tables = {name: value for name, value in table.items() if isinstance(value, Mapping) or name == "net"}
         got = {name: tables.get(name, {}) for name in sections}
         data = check("data", Data, got["data"], problems)
-        known("data.name", data and data.name, SOURCES, problems)
+        if data and data.name != GIVEN:
+            known("data.name", data.name, SOURCES, problems)
         engine = check("engine", EngineChoice, got["engine"], problems)
         known("engine.name", engine and engine.name, ENGINES, problems)
         partition_name, partition = named("partition", PARTITIONS, got["partition"], problems)
@@ -155,9 +177,11 @@ class Config:
         return made
 
     def digest(self) -> str:
-        """A hash of the experiment; how many rounds it is to have does not count."""
+        """A hash of the experiment; what a resumed run may change does not count."""
         table = self.table()
-        del table["run"]["rounds"]
+        for place in MAY_CHANGE:
+            section, _, key = place.partition(".")
+            del table[section][key]
         return hashlib.sha256(repr(table).encode()).hexdigest()
 
     def table(self) -> dict[str, Any]:
@@ -218,6 +242,8 @@ def named(
 ) -> tuple[str, Any]:
     """The thing a section names, made with the section's other keys."""
     name = table.get("name", DEFAULT[section])
+    if name == GIVEN:
+        registry = {GIVEN: Given}
     if not known(f"{section}.name", name, registry, problems):
         return str(name), None
     return name, check(

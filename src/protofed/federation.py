@@ -1,123 +1,164 @@
-"""A federation: clients with data and nets, and the balanced test set beside them."""
+"""A federation of your own: arrays and modules, straight from Python."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofed.core import AnyMethod, Client, Net, Site
-from protofed.data.sources import SOURCES
-from protofed.errors import UserError
-from protofed.nets import make
+import numpy as np
+
+from protofed.config import GIVEN, Config, Data, Given, NetChoice
+from protofed.data.examples import Examples
+from protofed.data.partition import Part, a_fifth
+from protofed.draws import random_state
+from protofed.errors import UserError, did_you_mean
+from protofed.members import Members, equipped
+from protofed.nets.own import Own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from protofed.net import Net
+    from protofed.results import Result
 
-    from protofed.config import Config
-    from protofed.data.examples import Examples
-    from protofed.data.partition import Part
+Pair = tuple[np.ndarray, np.ndarray]
 
 
-@dataclass(frozen=True)
 class Federation:
-    """Who there is. Clients are numbered from 0; `parts` says which examples of the dataset each one holds."""
+    """Clients with data of their own, and with nets of their own if they are given.
 
-    dataset: str
-    classes: int
-    nets: tuple[Net, ...]  # one for each client; clients with equal nets share the object
-    train: tuple[Examples, ...]
-    test: tuple[Examples, ...]
-    balanced: Examples
-    parts: tuple[Part, ...]
+    `data`: for each client a pair of inputs [n, ...] and labels [n], whole numbers from 0 or names. Inputs may have
+    other shapes at other clients.
+    `test`: a pair for each client; None: a fifth of each class at each client is held out.
+    `classes`: how many there are, or their names in order; None: as the labels have it.
+    `nets`: one for all clients or one for each, in any of the ways that `protofed.nets.own` lists; None: those of the
+    experiment's [net].
+    """
 
-    @classmethod
-    def of(cls, config: Config) -> Federation:
-        """The federation that an experiment file describes."""
-        data = SOURCES[config.data.name](config.data.root)
-        clients = config.data.clients
-        parts = config.partition.split(
-            data.train.labels.numpy(), data.test.labels.numpy(), data.classes, clients, config.run.seed
+    def __init__(
+        self, data: Sequence[tuple[Any, Any]], test: Sequence[tuple[Any, Any] | None] | None = None,
+        classes: int | Sequence[str | int] | None = None, nets: Sequence[Any] | None = None, name: str = "own data",
+    ) -> None:  # fmt: skip
+        if not len(data):
+            raise UserError("data: got no client. Give a pair (x, y) for each.")
+        if test is not None and len(test) != len(data):
+            raise UserError(f"test: got {len(test)} pairs for {len(data)} clients. Give one for each, or None.")
+        if nets is not None and len(nets) not in (1, len(data)):
+            raise UserError(f"nets: got {len(nets)} for {len(data)} clients. Give one for all, or one for each.")
+        self.name = name
+        train = [pair(given, f"data[{client}]") for client, given in enumerate(data)]
+        shapes = [x.shape[1:] for x, _ in train if x.ndim > 1]
+        if not shapes:
+            raise UserError("data: no client has inputs of shape [n, ...].")
+        train = [(x if x.ndim > 1 else np.zeros((0, *shapes[0]), np.float32), y) for x, y in train]
+        if test is None:
+            masks = [a_fifth(y, random_state("held out", client)) for client, (_, y) in enumerate(train)]
+            exam = [(x[mask], y[mask]) for (x, y), mask in zip(train, masks, strict=True)]
+            train = [(x[~mask], y[~mask]) for (x, y), mask in zip(train, masks, strict=True)]
+            self.parts = tuple(Part(np.flatnonzero(~mask), np.flatnonzero(mask)) for mask in masks)
+        else:
+            exam = [
+                (x[:0], y[:0]) if given is None or not len(given[0]) else pair(given, f"test[{client}]")
+                for client, (given, (x, y)) in enumerate(zip(test, train, strict=True))
+            ]
+            self.parts = tuple(
+                Part(np.arange(len(y)), np.arange(len(b))) for (_, y), (_, b) in zip(train, exam, strict=True)
+            )
+            for client, ((a, _), (b, _)) in enumerate(zip(train, exam, strict=True)):
+                if a.shape[1:] != b.shape[1:]:
+                    raise UserError(
+                        f"test[{client}]: its inputs have shape {b.shape[1:]}, but data[{client}]'s have {a.shape[1:]}."
+                    )
+        self.labels = names([y for _, y in (*train, *exam)], classes)
+        self.train, self.test = (
+            tuple(Examples.of(x, numbered(self.labels, y, f"{what}[{client}]")) for client, (x, y) in enumerate(pairs))
+            for what, pairs in (("data", train), ("test", exam))
         )
-        designs = [choice.design for choice in config.nets]
-        made = [make(choice.name, choice.design, data.train.shape, data.classes, designs) for choice in config.nets]
-        counts = shared_out([choice.share for choice in config.nets], clients)
-        nets = [net for net, count in zip(made, counts, strict=True) for _ in range(count)]
-        return cls(
-            data.name, data.classes, tuple(nets), tuple(data.train.subset(part.train) for part in parts),
-            tuple(data.test.subset(part.test) for part in parts), data.test, tuple(parts),
-        )  # fmt: skip
+        self.nets = None if nets is None else self.fitted(nets)
+
+    def fitted(self, nets: Sequence[Any]) -> tuple[Net, ...]:
+        """For each client its net; clients with the same net and inputs of the same shape share the object."""
+        made: dict[tuple[int, tuple[int, ...]], Net] = {}
+        given = [nets[0]] * len(self.train) if len(nets) == 1 else list(nets)
+        for client, (net, examples) in enumerate(zip(given, self.train, strict=True)):
+            if (id(net), examples.shape) not in made:
+                place = f"nets[{client if len(nets) > 1 else 0}]"
+                made[id(net), examples.shape] = Own(net, place).net(examples.shape, len(self.labels))
+        return tuple(made[id(net), examples.shape] for net, examples in zip(given, self.train, strict=True))
 
     def __len__(self) -> int:
-        return len(self.nets)
+        return len(self.train)
 
-    def server(self, seed: int, round: int) -> Site:
-        """Where the server's hooks run."""
-        return Site(self.nets[0], seed, round, None, len(self))
+    def config(self, config: Config) -> Config:
+        """An experiment with this federation in the place of its [data], [partition] and, if there are nets, [net]."""
+        given: Any = Given()
+        nets = config.nets if self.nets is None else (NetChoice(GIVEN, given),)
+        data = Data(GIVEN, clients=len(self))
+        return replace(config, data=data, partition_name=GIVEN, partition=given, nets=nets)
 
-    def client(self, seed: int, round: int, number: int) -> Client:
-        """Where a client's hooks run."""
-        return Client(self.nets[number], seed, round, number, len(self), self.train[number])
+    def members(self, config: Config) -> Members:
+        """Who there is, with the experiment's nets if none were given; all clients' test sets are the balanced one."""
+        shapes = [examples.shape for examples in self.train]
+        nets = equipped(config, shapes, len(self.labels)) if self.nets is None else self.nets
+        return Members(self.name, self.labels, nets, self.train, self.test, self.test, self.parts)
 
-    def describe(self) -> dict[str, Any]:
-        """Who holds what, for partition.json, with a hash of it and of the data."""
-        holdings = [{"train": part.train.tolist(), "test": part.test.tolist()} for part in self.parts]
-        digest = hashlib.sha256(json.dumps([self.dataset, holdings]).encode())
-        arrays = {id(array): array for part in (*self.train, *self.test, self.balanced) for array in (part.x, part.y)}
-        for array in arrays.values():
-            digest.update(array.numpy().data)
-        return {"dataset": self.dataset, "sha256": digest.hexdigest(), "clients": holdings}
+    def run(self, config: Any = None, out: str | Path | None = None, **more: Any) -> Result:
+        """The same as `protofed.run(config, out, federation=self)`."""
+        from protofed.runner import run
 
-    def majority(self) -> float:
-        """The mean accuracy of clients that always answer their commonest class: what a model has to beat."""
-        shares = [test.labels.bincount().max().item() / len(test) for test in self.test if len(test)]
-        return sum(shares) / len(shares) if shares else float("nan")
+        return run(config, out, federation=self, **more)
 
-    def admit(self, name: str, method: AnyMethod) -> None:
-        """Refuse nets that the method cannot bring together."""
-        wanted: dict[str, Callable[[Net], Hashable]] = {
-            "nothing": lambda net: None,
-            "equal dim": lambda net: net.dim,
-            "equal nets": lambda net: tuple(net.shapes.items()),
-        }
-        if len({wanted[method.needs](net) for net in self.nets}) == 1:
-            return
-        if method.needs == "equal nets":
+
+def pair(given: Any, whose: str) -> Pair:
+    """A client's inputs and labels as arrays that fit each other."""
+    if not (isinstance(given, tuple | list) and len(given) == 2):
+        raise UserError(f"{whose}: got a {type(given).__name__}; must be a pair (x, y).")
+    x, y = (np.asarray(part) for part in given)
+    if not len(y) and not x.size and y.ndim == 1:
+        return x.astype(np.float32), y.astype(np.int64)
+    if x.dtype.kind not in "biuf":
+        raise UserError(f"{whose}: its inputs are of type {x.dtype}; they must be numbers.")
+    if x.ndim < 2 or y.shape != (len(x),):
+        raise UserError(f"{whose}: got inputs {list(x.shape)} and labels {list(y.shape)}; must be [n, ...] and [n].")
+    if y.dtype.kind not in "iuU":
+        raise UserError(f"{whose}: its labels are of type {y.dtype}; they must be whole numbers or names.")
+    if x.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
+        if bad := np.count_nonzero(~np.isfinite(x)):
             raise UserError(
-                f"{name} cannot average nets of different shapes: {self.who_has_what('')}. "
-                "Use one net, or a method that shares prototypes (fedproto)."
+                f"{whose}: {bad} of its {x.size:,} values are not finite. Fill them in, or leave those rows out."
             )
-        raise UserError(
-            f"{name} cannot bring embeddings of different sizes together: {self.who_has_what(' of dim {net.dim}')}. "
-            "Give every net the same dim."
-        )
-
-    def who_has_what(self, more: str) -> str:
-        """For example "clients 0-6 have cnn(channels=18), 7-13 cnn(channels=20)"."""
-        groups: list[list[int]] = []
-        for number, net in enumerate(self.nets):
-            if groups and self.nets[groups[-1][0]] is net:
-                groups[-1].append(number)
-            else:
-                groups.append([number])
-        told: list[str] = []
-        for group in groups:
-            net = self.nets[group[0]]
-            who = f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
-            told.append(f"{who} {'have ' if not told else ''}{net.name}{more.format(net=net)}")
-        return f"clients {', '.join(told)}"
+    return (x.astype(np.uint8) if x.dtype.kind == "b" else x), y
 
 
-def shared_out(shares: list[float], clients: int) -> list[int]:
-    """How many clients each share gets: largest remainders, the first one first.
+def names(labels: Sequence[np.ndarray], classes: int | Sequence[str | int] | None) -> tuple[str | int, ...]:
+    """What the classes are called."""
+    there = [y for y in labels if len(y)]
+    by_name = any(y.dtype.kind == "U" for y in there)
+    if by_name and any(y.dtype.kind != "U" for y in there):
+        raise UserError("data: some clients' labels are names, others' are whole numbers. Use one of them.")
+    if isinstance(classes, int):
+        if by_name or classes < 1:
+            raise UserError(
+                f"classes: got {classes}; must be {'the list of names' if by_name else '1 or more'}, or None."
+            )
+        return tuple(range(classes))
+    if classes is not None:
+        if len(set(classes)) < len(classes):
+            raise UserError("classes: a name is there twice.")
+        return tuple(classes)
+    if by_name:
+        return tuple(np.unique(np.concatenate(there)).tolist())
+    return tuple(range(max((int(y.max()) for y in there), default=0) + 1))
 
-    >>> shared_out([1, 1, 1], 20)
-    [7, 7, 6]
-    """
-    exact = [share * clients / sum(shares) for share in shares]
-    counts = [int(value) for value in exact]
-    order = sorted(range(len(shares)), key=lambda place: (counts[place] - exact[place], place))
-    for place in order[: clients - sum(counts)]:
-        counts[place] += 1
-    return counts
+
+def numbered(labels: tuple[str | int, ...], y: np.ndarray, whose: str) -> np.ndarray:
+    """Labels as class numbers [n]."""
+    found, inverse = np.unique(y, return_inverse=True)
+    places = {label: place for place, label in enumerate(labels)}
+    for label in found.tolist():
+        if label not in places:
+            hint = did_you_mean(str(label), map(str, labels)) if len(labels) <= 30 else f"There are {len(labels)}."
+            raise UserError(f"{whose}: there is no class {label!r}. {hint}")
+    return np.array([places[label] for label in found.tolist()], dtype=np.int64)[inverse]

@@ -7,15 +7,21 @@ import io
 import json
 import math
 import os
+import signal
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
+from filelock import FileLock, Timeout
 
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+LOCK = ".lock"
 
 
 def plain(value: Any) -> Any:
@@ -30,11 +36,37 @@ def plain(value: Any) -> Any:
 def write(path: Path, content: bytes) -> None:
     """Write a file so that it is, at any moment, either the old one or the new one, whole."""
     beside = path.with_name(f".{path.name}.new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)  # a full disk needs the room
+        raise
+    if os.name == "posix":  # the new name, too, is to outlast a power cut
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block has ended: a write is not left half done."""
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+        yield
+        return
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if caught:
+        signal.raise_signal(caught[0])
 
 
 class Folder:
@@ -45,21 +77,21 @@ class Folder:
         self.checkpoints = path / "checkpoint"
 
     @classmethod
-    def new(cls, path: Path, config: Mapping[str, Any], partition: Mapping[str, Any]) -> Folder:
-        """An empty folder for a new run; one that has something in it is left alone."""
+    @contextmanager
+    def new(cls, path: Path) -> Iterator[Folder]:
+        """An empty folder for a new run, locked; one that has something in it is left alone."""
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file, not a folder. Give another --out.")
-        if path.exists() and any(path.iterdir()):
-            way = "Continue that run with --resume, or give" if (path / "config.toml").exists() else "Give"
-            raise UserError(f"{path} is there already and not empty. {way} another --out.")
         try:
-            (path / "checkpoint").mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise UserError(f"{path} cannot be made: {problem.strerror}. Give another --out.") from problem
-        folder = cls(path)
-        folder.write_config(config)
-        folder.write_partition(partition)
-        return folder
+        begun = {LOCK, ".config.toml.new"}  # all that a run leaves which was killed before it had begun
+        if {inside.name for inside in path.iterdir()} - begun:
+            way = "Continue that run with --resume, or give" if (path / "config.toml").exists() else "Give"
+            raise UserError(f"{path} is there already and not empty. {way} another --out.")
+        with cls(path).locked() as folder:
+            yield folder
 
     @classmethod
     def old(cls, path: Path) -> Folder:
@@ -70,6 +102,25 @@ class Folder:
             )
         return cls(path)
 
+    @contextmanager
+    def locked(self) -> Iterator[Folder]:
+        """This folder, for as long as nobody else may use it; the lock ends with the process, however that ends."""
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(
+                f"{self.path} is in use by another run. Wait until it has ended, or give another --out."
+            ) from None
+        except OSError as problem:
+            raise UserError(
+                f"{self.path} cannot be written to: {problem.strerror}. Make it writable, or give another --out."
+            ) from problem
+        try:
+            yield self
+        finally:
+            lock.release()
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Everything that was asked for, defaults included."""
         write(self.path / "config.toml", tomli_w.dumps(config).encode())
@@ -78,13 +129,10 @@ class Folder:
         """Who holds what."""
         write(self.path / "partition.json", json.dumps(partition).encode())
 
-    def partition_hash(self) -> str | None:
-        """Which partition it is; None if the run was stopped before it was written."""
+    def partition(self) -> dict[str, Any] | None:
+        """Who holds what; None if the run was stopped before it was written."""
         path = self.path / "partition.json"
-        try:
-            return str(json.loads(path.read_text())["sha256"]) if path.exists() else None
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{path} is damaged. Start a new run.") from None
+        return read_json(path, "sha256", "labels", "clients") if path.exists() else None
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """All rounds so far, in place of whatever is there."""
@@ -110,28 +158,55 @@ class Folder:
 
     def unfinish(self) -> None:
         """Take away the final figures of a run that goes on."""
-        for name in ("result.json", "clients.csv"):
+        for name in ("result.json", "clients.csv", "reach.json"):
             (self.path / name).unlink(missing_ok=True)
 
-    def finish(self, result: Mapping[str, Any], clients: Sequence[Mapping[str, Any]]) -> None:
-        """The final figures."""
+    def finish(self, result: Mapping[str, Any], clients: Sequence[Mapping[str, Any]], reach: Mapping[str, Any]) -> None:
+        """The final figures; result.json is the last: a run that has it has all."""
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, list(clients[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(clients)
         write(self.path / "clients.csv", text.getvalue().encode())
+        write(self.path / "reach.json", json.dumps(plain(dict(reach))).encode())
         write(self.path / "result.json", (json.dumps(plain(dict(result)), indent=2) + "\n").encode())
 
     def result(self) -> dict[str, Any]:
         """The final figures of a finished run."""
-        try:
-            return dict(json.loads((self.path / "result.json").read_text(encoding="utf-8")))
-        except FileNotFoundError:
+        path = self.path / "result.json"
+        if not path.exists():
             what = (
                 "has not finished: continue it with --resume"
                 if (self.path / "config.toml").exists()
                 else "is not a run folder"
             )
-            raise UserError(f"{self.path} {what} (it has no result.json).") from None
-        except (OSError, ValueError) as problem:
-            raise UserError(f"{self.path / 'result.json'} cannot be read: {problem}.") from problem
+            raise UserError(f"{self.path} {what} (it has no result.json).")
+        return read_json(path, "method", "dataset", "seed", "rounds", "accuracy", "global", "cost", "seconds")
+
+    def clients(self) -> list[dict[str, Any]]:
+        """The rows of clients.csv."""
+
+        def value(text: str) -> Any:
+            for kind in (int, float):
+                with suppress(ValueError):
+                    return kind(text)
+            return text or None
+
+        with (self.path / "clients.csv").open(encoding="utf-8", newline="") as file:
+            return [{key: value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+    def reach(self) -> dict[str, Any]:
+        """How far examples of each class were from its prototype, for each client."""
+        return read_json(self.path / "reach.json")
+
+
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON object that has these keys."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in keys if key not in content]
+    except (OSError, ValueError, TypeError) as problem:
+        raise UserError(f"{path} cannot be read: {problem}. Start a new run.") from problem
+    if missing:
+        raise UserError(f"{path} is not a whole one: it has no {missing[0]!r}. Start a new run.")
+    return dict(content)

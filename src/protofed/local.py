@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from protofed import draws
-from protofed.core import AnyMethod, Batch, Loss, Net, Params, Phase, Site
+from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,14 +29,23 @@ class Training:
     """The [train] section: how every client trains."""
 
     epochs: Annotated[int, Ge(0)] = 1
+    """local epochs in a round"""
     batch: Annotated[int, Ge(1)] = 8
+    """examples in a batch"""
     optimiser: Literal["sgd", "adam"] = "sgd"
+    """sgd or adam; a new one in every round"""
     lr: Annotated[float, Gt(0)] = 0.05
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.5  # sgd only
-    decay: Annotated[float, Gt(0), Le(1)] = 1.0  # the learning rate of round t is lr * decay^t
+    """the learning rate"""
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.5
+    """of sgd"""
+    decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    """the learning rate of round t = 0, 1, ... is lr * decay^t"""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    clip: Annotated[float, Ge(0)] = 0.0  # largest L2 norm of a gradient; 0: as it comes
-    drop_last: bool = False  # leave out an epoch's last, short batch (never its only one); batch norm: a batch of one
+    """how strongly weights are drawn to 0"""
+    clip: Annotated[float, Ge(0)] = 0.0
+    """the largest L2 norm of a gradient; 0: as it comes"""
+    drop_last: bool = False
+    """leave out an epoch's last, short batch (never its only one)"""
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
@@ -151,6 +160,17 @@ def train(
                     outcome.params |= {name: value.detach() for name, value in moved.items()}
                     outcome.note(loss, len(positions))
     return outcome
+
+
+def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Training) -> Params:
+    """The parameters a client is tested with: those it would start from, tuned if the method does that."""
+    params = method.receive(kept, down)
+    client.net.check(params)
+    phases = method.tune(training.epochs)
+    if not phases:
+        return params
+    with torch.enable_grad():
+        return train(method, client, client.data, params, down, kept, phases, training, "tune").params
 
 
 def movable(net: Net, params: Params, phase: Phase) -> list[str]:

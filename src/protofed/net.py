@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -34,18 +35,28 @@ class Batch(NamedTuple):
         return cls(x, y, x.new_ones(len(y)))
 
 
+def in_line(body: nn.Module, head: nn.Module) -> nn.Module:
+    """One after the other."""
+    return nn.Sequential(OrderedDict(body=body, head=head))
+
+
 class Net:
     """`net(params, x) -> (embedding, logits)`. The module inside only lends its structure; it owns no state of a run.
 
     `build` makes a new (body, head) pair; whatever its layers draw when they are made comes from the generator that
-    `init` is given.
+    `init` is given. `whole` makes one module of the two again.
     """
 
+    given = False
+    """Does it start from weights that it was given, whatever the generator?"""
+
     def __init__(
-        self, name: str, build: Callable[[], tuple[nn.Module, nn.Module]], shape: tuple[int, ...], classes: int
-    ) -> None:
+        self, name: str, build: Callable[[], tuple[nn.Module, nn.Module]], shape: tuple[int, ...], classes: int,
+        whole: Callable[[nn.Module, nn.Module], nn.Module] = in_line,
+    ) -> None:  # fmt: skip
         self.name = name
         self.build = build
+        self.whole = whole
         self.classes = classes
         self.module = self.made(torch.Generator())
         self.module.eval()
@@ -65,6 +76,13 @@ class Net:
     def init(self, generator: torch.Generator) -> Params:
         """Fresh parameters, a function of the generator alone."""
         return dict(self.made(generator).state_dict())
+
+    def loaded(self, params: Params) -> nn.Module:
+        """A module of its own with these parameters, ready to predict."""
+        self.check(params)
+        made = self.made(torch.Generator())
+        made.load_state_dict({name: params[name] for name in self.shapes})
+        return self.whole(made["body"], made["head"]).eval()
 
     def trains(self, name: str, value: Tensor) -> bool:
         """Can this tensor move? Buffers and frozen layers never do, nor do a second model's ("own.body.*")."""

@@ -4,20 +4,61 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from protofed import __version__
+from protofed import __version__, checkpoint
 from protofed.config import Config
 from protofed.engines.engine import Report, Score
-from protofed.federation import Federation
+from protofed.errors import UserError
+from protofed.folder import Folder
+from protofed.local import tested
 from protofed.measures.accuracy import Reporting, over_clients
+from protofed.members import Members
+from protofed.model import Model
+from protofed.prototypes import Prototypes
+
+if TYPE_CHECKING:
+    from protofed.core import Scores
+    from protofed.federation import Federation
 
 Row = dict[str, Any]
+
+
+class State(NamedTuple):
+    """The state that a run ended with."""
+
+    config: Config
+    members: Members
+    server: Any
+    kept: dict[int, Any]
+
+    def model(self, client: int | None) -> Model:
+        """A client's model, or the server's own."""
+        config, members, method = self.config, self.members, self.config.method
+        if client is None:
+            net, down = members.nets[0], method.broadcast(self.server, 0)
+            return Model(None, net, {}, partial(method.predict_global, net, down), members.train[0], members.labels)
+        if not 0 <= client < len(members):
+            raise UserError(f"There is no client {client}; they are numbered from 0 to {len(members) - 1}.")
+        site = members.client(config.run.seed, config.run.rounds - 1, client)
+        down, kept = method.broadcast(self.server, client), self.kept[client]
+        params = tested(method, site, kept, down, config.train)
+
+        def answer(x: Tensor) -> Scores:
+            return method.predict(site.net, params, x, down, kept)
+
+        return Model(client, site.net, params, answer, site.data, members.labels)
+
+    def reach(self) -> dict[str, Any]:
+        """For every client how far its training examples are from their prototypes."""
+        return {str(client): self.model(client).farthest() for client in sorted(self.kept)}
 
 
 @dataclass(frozen=True)
@@ -28,6 +69,54 @@ class Result:
     rounds: list[Row]
     clients: list[Row]
     folder: Path | None
+    state: State = field(repr=False)
+    reach: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: str | Path, federation: Federation | None = None) -> Result:
+        """A finished run from its folder; of data only what was given from Python is needed, and for tuned models."""
+        files = Folder.old(Path(folder))
+        summary, config = files.result(), Config.load(files.path / "config.toml")
+        partition = files.partition()
+        if partition is None:
+            raise UserError(f"{files.path} has no partition.json. Start a new run.")
+        if federation:
+            config, members = federation.config(config), federation.members(config)
+            if members.describe()["sha256"] != partition["sha256"]:
+                raise UserError(f"{files.path} was made with another federation: its partition.json does not fit.")
+        elif config.method.tune(config.train.epochs):
+            members = Members.of(config)
+        else:
+            members = Members.remembered(config, partition)
+        stored = checkpoint.latest(files.checkpoints, config.method, config.digest())
+        if stored is None or stored.rounds < config.run.rounds:
+            raise UserError(f"{files.checkpoints} has no whole last round. Repair it with --resume.")
+        state = State(config, members, stored.server, stored.kept)
+        return cls(summary, files.rounds(), files.clients(), files.path, state, files.reach())
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """The server's prototypes, if the method has them: `mean` [classes, modes, dim], `support` [classes, modes]."""
+        server = self.state.server
+        parts = server if isinstance(server, tuple) and not isinstance(server, Prototypes) else (server,)
+        return next((part for part in parts if isinstance(part, Prototypes)), None)
+
+    @property
+    def labels(self) -> tuple[str | int, ...]:
+        """What the classes 0, 1, ... are called."""
+        return self.state.members.labels
+
+    def model(self, client: int) -> nn.Module:
+        """A client's trained module, in the form it was given in, for normalised inputs."""
+        held = self.state.model(client)
+        return held.net.loaded(held.params)
+
+    def predict(self, x: Any, client: int | None = None, by: str = "head") -> np.ndarray:
+        """What a client (none: the server's own model) answers to raw inputs [n, ...]: an array [n] with the fields
+        `label` and `scores`; by prototype also `distance`, to the nearest one, and `unknown`, farther than that class
+        ever was in training."""
+        held = self.state.model(client)
+        return replace(held, reach=self.reach.get(str(client))).predict(x, by)
 
 
 def ways(scores: Sequence[Score]) -> list[str]:
@@ -57,7 +146,7 @@ def mean_terms(reports: Sequence[Report]) -> dict[str, float]:
     return {name: sum(report.terms.get(name, 0.0) for report in reports) / seen for name in names} if seen else {}
 
 
-def summary(config: Config, federation: Federation, rounds: Sequence[Row], scores: Sequence[Score]) -> Row:
+def summary(config: Config, members: Members, rounds: Sequence[Row], scores: Sequence[Score]) -> Row:
     """The figures of result.json; null is what the method does not have."""
 
     def total(key: str) -> float:
@@ -65,12 +154,12 @@ def summary(config: Config, federation: Federation, rounds: Sequence[Row], score
 
     return {
         "method": config.method_name,
-        "dataset": federation.dataset,
+        "dataset": members.dataset,
         "seed": config.run.seed,
         "rounds": len(rounds),
-        "clients": len(federation),
+        "clients": len(members),
         "accuracy": {way: spread(scores, way, config.eval.reporting) for way in ways(scores)},
-        "majority": federation.majority(),
+        "majority": members.majority(),
         "global": {"accuracy": rounds[-1]["accuracy_global"]},
         "personal": {"v": None, "l": None, "all": None},
         "miou": {"mean": None, "per_class": None},
@@ -91,15 +180,15 @@ def summary(config: Config, federation: Federation, rounds: Sequence[Row], score
     }
 
 
-def client_rows(federation: Federation, scores: Sequence[Score]) -> list[Row]:
+def client_rows(members: Members, scores: Sequence[Score]) -> list[Row]:
     """The rows of clients.csv."""
 
     def row(score: Score) -> Row:
-        train = federation.train[score.client]
+        train = members.train[score.client]
         return {
             "client": score.client,
-            "net": federation.nets[score.client].name,
-            "classes": " ".join(str(label) for label in train.labels.unique().tolist()),
+            "net": members.nets[score.client].name,
+            "classes": " ".join(str(members.labels[label]) for label in train.labels.unique().tolist()),
             "train": len(train),
             "test": score.total,
             **{

@@ -3,70 +3,89 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from protofed import checkpoint
-from protofed.config import Config
+from protofed.config import MAY_CHANGE, Config
 from protofed.engines import ENGINES
 from protofed.engines.engine import Engine, Score
 from protofed.errors import UserError
-from protofed.federation import Federation
-from protofed.folder import Folder
+from protofed.folder import Folder, uninterrupted
 from protofed.measures.accuracy import hits
+from protofed.members import Members
 from protofed.messages import Size, size
 from protofed.net import EVALUATE
-from protofed.results import Result, Row, accuracies, client_rows, mean_terms, summary
+from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, summary
 from protofed.trust.guard import sift
+
+if TYPE_CHECKING:
+    from protofed.federation import Federation
 
 
 class Watcher(Protocol):
     """Someone who is told how a run goes."""
 
-    def started(self, config: Config, federation: Federation, done: int) -> None: ...
+    def started(self, config: Config, members: Members, done: int, notes: Sequence[str]) -> None: ...
 
     def round(self, row: Row) -> None: ...
 
 
 def run(
     config: Config | Mapping[str, Any] | str | Path | None = None, out: str | Path | None = None, *,
-    resume: bool = False, watcher: Watcher | None = None,
+    resume: bool = False, watcher: Watcher | None = None, federation: Federation | None = None,
 ) -> Result:  # fmt: skip
-    """Run an experiment: a `Config`, a table of sections, or an experiment file; with `out`, write a run folder."""
+    """Run an experiment: a `Config`, a table of sections, or an experiment file; with `out`, write a run folder.
+
+    A `federation` of own arrays takes the place of [data] and [partition], and of [net] if it has nets.
+    """
     if resume and out is None:
         raise UserError("resume continues the run in `out`: give that folder.")
     if not isinstance(config, Config):
         config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
-    federation = Federation.of(config)
-    federation.admit(config.method_name, config.method)
-    folder = None if out is None else opened(Path(out), resume, config, federation)
-    with one_thread():
-        return Runner(config, federation, folder).go(watcher)
+    config = federation.config(config) if federation else config
+    members = federation.members(config) if federation else Members.of(config)
+    members.admit(config.method_name, config.method)
+    with one_thread(), opened(out, resume, config, members) as folder:
+        return Runner(config, members, folder).go(watcher)
 
 
-def opened(path: Path, resume: bool, config: Config, federation: Federation) -> Folder:
-    """A new run folder, or with `resume` that of an earlier run of the same experiment."""
-    partition = federation.describe()
-    if not resume:
-        return Folder.new(path, config.table(), partition)
-    folder = Folder.old(path)
-    if others := changed(Config.load(path / "config.toml").table(), config.table()):
+@contextmanager
+def opened(out: str | Path | None, resume: bool, config: Config, members: Members) -> Iterator[Folder | None]:
+    """A new run folder, or with `resume` that of an earlier run of the same experiment, locked; None without `out`."""
+    if out is None:
+        yield None
+    elif not resume:
+        with Folder.new(Path(out)) as folder:
+            folder.write_config(config.table())
+            folder.write_partition(members.describe())
+            yield folder
+    else:
+        with Folder.old(Path(out)).locked() as folder:
+            admit(folder, config, members.describe())
+            yield folder
+
+
+def admit(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
+    """Refuse to continue another experiment."""
+    if others := changed(Config.load(folder.path / "config.toml").table(), config.table()):
         raise UserError(
-            f"Resuming {path} can change run.rounds only, not {', '.join(others)}. Start a new run for that."
+            f"Resuming {folder.path} can change run.rounds only, not {', '.join(others)}. Start a new run for that."
         )
-    if folder.partition_hash() is None:
+    before = folder.partition()
+    if before is None:
         folder.write_partition(partition)
-    if folder.partition_hash() != partition["sha256"]:
-        raise UserError(f"{path} was made with other data: its partition.json does not fit. Start a new run.")
-    return folder
+    elif before["sha256"] != partition["sha256"]:
+        raise UserError(f"{folder.path} was made with other data: its partition.json does not fit. Start a new run.")
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What differs between two experiments, run.rounds aside: keys, or whole sections where another thing is named."""
+    """What differs between two experiments and matters: keys, or whole sections where another thing is named."""
     different = []
     for section, old in before.items():
         new = after[section]
@@ -74,26 +93,30 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
             different += [section] if repr(old) != repr(new) else []  # repr: 1 client a round is not the share 1.0
         else:
             different += [f"{section}.{key}" for key in old if repr(old[key]) != repr(new[key])]
-    return [key for key in different if key != "run.rounds"]
+    return [key for key in different if key not in MAY_CHANGE]
 
 
 class Runner:
     """The state of a run between rounds."""
 
-    def __init__(self, config: Config, federation: Federation, folder: Folder | None) -> None:
-        self.config, self.federation, self.folder, self.method = config, federation, folder, config.method
-        self.engine: Engine = ENGINES[config.engine.name](federation, config.method, config.train, config.run.seed)
-        self.server = self.method.start(federation.server(config.run.seed, 0))
+    def __init__(self, config: Config, members: Members, folder: Folder | None) -> None:
+        self.config, self.members, self.folder, self.method = config, members, folder, config.method
+        self.engine: Engine = ENGINES[config.engine.name](members, config.method, config.train, config.run.seed)
+        self.server = self.method.start(members.server(config.run.seed, 0))
         self.rounds: list[Row] = []
         self.scores: list[Score] = []
+        self.notes: list[str] = []
         if folder:
-            self.restore(folder)
+            with uninterrupted():
+                self.restore(folder)
 
     def restore(self, folder: Folder) -> None:
         """Continue after the last round whose state is whole, if there is one."""
         if state := checkpoint.latest(folder.checkpoints, self.method, self.config.digest()):
-            done, self.server, kept = state
+            done, self.server, kept, damaged = state
             self.engine.restore(kept)
+            if damaged:
+                self.notes.append(f"damaged, and done again: checkpoint {', '.join(damaged)}")
             self.rounds = [self.as_if_uninterrupted(row) for row in folder.rounds()[:done]]
             if len(self.rounds) < done:
                 raise UserError(
@@ -104,19 +127,25 @@ class Runner:
                 raise UserError(
                     f"run.rounds: got {self.config.run.rounds}, but {folder.path} has {done}. Use {done} or more."
                 )
-        elif len(folder.rounds()) > 1:
+        elif folder.rounds():
             raise UserError(f"{folder.checkpoints} is empty, though {folder.path} has rounds. Start a new run.")
         folder.checkpoints.mkdir(exist_ok=True)
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
+        if not self.rounds:  # so that there is always one to go back to
+            self.store(folder)
 
-    def evaluates(self, number: int) -> bool:
-        """Is round `number` (from 1) one whose clients are tested?"""
-        return number % self.config.run.eval_every == 0 or number == self.config.run.rounds
+    def store(self, folder: Folder) -> None:
+        """Write the state as it is now."""
+        checkpoint.store(folder.checkpoints, len(self.rounds), self.server, self.engine.state(), self.config.digest())
+
+    def due(self, number: int, every: int) -> bool:
+        """Is what is done every so many rounds, and after the last one, done after round `number` (from 1)?"""
+        return number % every == 0 or number == self.config.run.rounds
 
     def as_if_uninterrupted(self, row: Row) -> Row:
         """A round that was tested only because it was to be the last one, without its test."""
-        if self.evaluates(row["round"]):
+        if self.due(row["round"], self.config.run.eval_every):
             return row
         untested = {"accuracy_global": None, **accuracies([], self.config.eval.reporting)}
         measured = {key for key in row if key.startswith("accuracy_")}
@@ -125,28 +154,32 @@ class Runner:
     def go(self, watcher: Watcher | None) -> Result:
         """All rounds that are still to do, then the final figures."""
         if watcher:
-            watcher.started(self.config, self.federation, len(self.rounds))
+            watcher.started(self.config, self.members, len(self.rounds), self.notes)
         for number in range(len(self.rounds), self.config.run.rounds):
             row = self.one_round(number)
             self.rounds.append(row)
             if self.folder:
-                self.folder.unfinish()
-                self.folder.add_round(row)
-                checkpoint.store(
-                    self.folder.checkpoints, number + 1, self.server, self.engine.state(), self.config.digest()
-                )
+                with uninterrupted():
+                    self.folder.unfinish()
+                    self.folder.add_round(row)
+                    if self.due(number + 1, self.config.run.checkpoint_every):
+                        self.store(self.folder)
             if watcher:
                 watcher.round(row)
         if not self.scores:  # every round was done before
             self.scores = self.evaluate(self.config.run.rounds - 1)
+        state = State(self.config, self.members, self.server, dict(self.engine.state()))
         result = Result(
-            summary(self.config, self.federation, self.rounds, self.scores),
+            summary(self.config, self.members, self.rounds, self.scores),
             self.rounds,
-            client_rows(self.federation, self.scores),
+            client_rows(self.members, self.scores),
             self.folder.path if self.folder else None,
+            state,
+            state.reach() if any("prototype" in score.correct for score in self.scores) else {},
         )
         if self.folder:
-            self.folder.finish(result.summary, result.clients)
+            with uninterrupted():
+                self.folder.finish(result.summary, result.clients, result.reach)
         return result
 
     def one_round(self, number: int) -> Row:
@@ -156,11 +189,9 @@ class Runner:
         reports = sorted(self.engine.train(number, downs), key=lambda report: report.upload.client)
         uploads, rejected = sift([report.upload for report in reports])
         if uploads:
-            self.server = self.method.aggregate(
-                self.federation.server(self.config.run.seed, number), self.server, uploads
-            )
+            self.server = self.method.aggregate(self.members.server(self.config.run.seed, number), self.server, uploads)
         row: Row = {"round": number + 1, "loss": mean_terms(reports)}
-        self.scores = self.evaluate(number) if self.evaluates(number + 1) else []
+        self.scores = self.evaluate(number) if self.due(number + 1, self.config.run.eval_every) else []
         row |= accuracies(self.scores, self.config.eval.reporting)
         row["accuracy_global"] = self.global_accuracy() if self.scores else None
         row["miou"] = None
@@ -180,26 +211,26 @@ class Runner:
 
     def sample(self, number: int) -> list[int]:
         """The clients of a round, in order."""
-        clients, wanted = len(self.federation), self.config.run.sample
+        clients, wanted = len(self.members), self.config.run.sample
         count = min(wanted, clients) if isinstance(wanted, int) else max(1, round(wanted * clients))
-        site = self.federation.server(self.config.run.seed, number)
+        site = self.members.server(self.config.run.seed, number)
         return sorted(torch.randperm(clients, generator=site.generator("sample"))[:count].tolist())
 
     def evaluate(self, number: int) -> list[Score]:
         """Every client on its own test set, with what the server would send it now."""
         return self.engine.evaluate(
-            number, {client: self.method.broadcast(self.server, client) for client in range(len(self.federation))}
+            number, {client: self.method.broadcast(self.server, client) for client in range(len(self.members))}
         )
 
     @torch.no_grad()
     def global_accuracy(self) -> float | None:
         """The server's own model on the balanced test set, if there is such a model."""
-        net, down, correct = self.federation.nets[0], self.method.broadcast(self.server, 0), None
-        for x, y in self.federation.balanced.batches(EVALUATE):
+        net, down, correct = self.members.nets[0], self.method.broadcast(self.server, 0), None
+        for x, y in chain.from_iterable(part.batches(EVALUATE) for part in self.members.balanced):
             scores = self.method.predict_global(net, down, x)
             if "head" in scores:
                 correct = (correct or 0) + hits(scores["head"], y)
-        return None if correct is None else correct / len(self.federation.balanced)
+        return None if correct is None else correct / sum(map(len, self.members.balanced))
 
 
 @contextmanager

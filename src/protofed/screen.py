@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from protofed.config import Config
-    from protofed.federation import Federation
+    from protofed.members import Members
     from protofed.results import Result, Row
 
 SHOWN = 12
@@ -53,17 +54,19 @@ class Screen:
         if self.live:
             self.live.stop()
 
-    def started(self, config: Config, federation: Federation, done: int) -> None:
+    def started(self, config: Config, members: Members, done: int, notes: Sequence[str]) -> None:
         self.total = config.run.rounds
-        sizes, sample = [len(train) for train in federation.train], config.run.sample
+        sizes, sample = [len(train) for train in members.train], config.run.sample
         each = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
-        nets = ", ".join(dict.fromkeys(net.name for net in federation.nets))
+        nets = ", ".join(dict.fromkeys(net.name for net in members.nets))
         say(
             self.console,
-            f"{config.method_name} on {federation.dataset}: {len(federation)} clients, "
+            f"{config.method_name} on {members.dataset}: {len(members)} clients, "
             f"{sample if isinstance(sample, int) else f'{sample:.0%}'} of them a round ({config.partition_name}, "
             f"{each} training examples each, {sum(sizes):,} in all), net {nets}, engine {config.engine.name}",
         )
+        for note in notes:
+            say(self.console, note)
         if done:
             say(
                 self.console,
@@ -158,6 +161,12 @@ def verdict(result: Result) -> str:
         f"{summary['rounds']} rounds took {duration(seconds['total'])} ({seconds['per_round']:.2f} s each).",
     ]
     if result.folder:
-        files = ", ".join(sorted(path.name + ("/" if path.is_dir() else "") for path in result.folder.iterdir()))
+        files = ", ".join(
+            sorted(
+                path.name + ("/" if path.is_dir() else "")
+                for path in result.folder.iterdir()
+                if not path.name.startswith(".")
+            )
+        )
         lines.append(f"Written to {result.folder}: {files}")
     return "\n".join(lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +28,16 @@ class Examples:
         labels = torch.from_numpy(np.ascontiguousarray(y)).long()
         return cls(torch.from_numpy(np.ascontiguousarray(x)), labels, torch.arange(len(labels)), scale, mean, std)
 
+    @classmethod
+    def none(cls, shape: Sequence[int], scale: float, mean: float, std: float) -> Examples:
+        """No examples of what `input` describes: it can still be told how inputs are shaped and normalised."""
+        return cls.of(np.zeros((0, *shape), np.float32), np.zeros(0, np.int64), scale, mean, std)
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """How one input is shaped and normalised."""
+        return {"shape": list(self.shape), "scale": self.scale, "mean": self.mean, "std": self.std}
+
     def __len__(self) -> int:
         return len(self.index)
 
@@ -47,7 +59,11 @@ class Examples:
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised inputs [m, ...] and labels [m] at the positions [m] of this set."""
         rows = self.index[positions]
-        return (self.x[rows].float() / self.scale - self.mean) / self.std, self.y[rows]
+        return self.normalised(self.x[rows]), self.y[rows]
+
+    def normalised(self, raw: Tensor) -> Tensor:
+        """Inputs [m, ...] as a net gets them, from inputs as they are stored."""
+        return (raw.float() / self.scale - self.mean) / self.std
 
     def batches(self, size: int) -> list[tuple[Tensor, Tensor]]:
         """The whole set in order, in batches."""

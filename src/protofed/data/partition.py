@@ -44,10 +44,13 @@ class NWay:
     """FedProto's n-way k-shot: a client has about `ways` classes and about `shots` examples of each."""
 
     ways: Annotated[int, Ge(1)] = 3
+    """about how many classes a client has"""
     shots: Annotated[int, Ge(1)] = 8
-    # The papers' word, but really half a range: n in [max(2, ways - stdev), min(C, ways + stdev)], and k likewise.
+    """about how many training examples of each"""
     stdev: Annotated[int, Ge(0)] = 2
-    test: Annotated[int, Ge(1)] = 10  # test examples per class and client
+    """by how much both vary: the paper's word, but half a range; a client has at least 2 classes and 1 shot"""
+    test: Annotated[int, Ge(1)] = 10
+    """test examples per class and client"""
 
     def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
         if self.ways > classes:
@@ -89,8 +92,11 @@ class Dirichlet:
     """Each class is shared out by Dirichlet(alpha); as in FedNH's code no client above its even share gets more."""
 
     alpha: Annotated[float, Gt(0)] = 0.3
-    smallest: Annotated[int, Ge(0)] = 10  # drawn again until every client has as many training examples
-    capped: bool = True  # False: plain shares
+    """the smaller, the fewer classes a client has"""
+    smallest: Annotated[int, Ge(0)] = 10
+    """drawn again until every client has as many training examples"""
+    capped: bool = True
+    """no client above its even share gets more of a class; false: plain shares"""
 
     def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
         draw = random_state(seed, "partition", "dirichlet")
@@ -130,6 +136,16 @@ def deal(labels: np.ndarray, shares: np.ndarray, draw: np.random.RandomState) ->
         for client, piece in enumerate(np.split(own, cuts)):
             mine[client].append(piece)
     return [np.sort(np.concatenate(pieces)) for pieces in mine]
+
+
+def a_fifth(y: np.ndarray, draw: np.random.RandomState) -> np.ndarray:
+    """Which examples [n], true or false, are held out to test: every fifth of each class, in random order."""
+    order = draw.permutation(len(y))
+    place = np.empty(len(y), dtype=np.int64)  # each example's place within its class
+    for label in np.unique(y):
+        own = order[y[order] == label]
+        place[own] = np.arange(len(own))
+    return np.asarray(place % 5 == 4)
 
 
 def enough(key: str, wanted: int, there: int) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from protofed.core import AnyMethod, Upload
-    from protofed.federation import Federation
     from protofed.local import Training
+    from protofed.members import Members
 
 
 class Report(NamedTuple):
@@ -30,7 +30,7 @@ class Score(NamedTuple):
 class Engine(Protocol):
     """Trains and evaluates clients and holds what they keep; messages go in by client number."""
 
-    def __init__(self, federation: Federation, method: AnyMethod, training: Training, seed: int) -> None: ...
+    def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None: ...
 
     def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]: ...
 

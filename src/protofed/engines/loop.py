@@ -8,29 +8,29 @@ import torch
 
 from protofed.core import AnyMethod, Client, Trained, Upload
 from protofed.engines.engine import Report, Score
-from protofed.local import train
+from protofed.local import tested, train
 from protofed.measures.accuracy import hits
 from protofed.net import EVALUATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from protofed.federation import Federation
     from protofed.local import Training
+    from protofed.members import Members
 
 
 class Loop:
     """Clients one by one, in the order of their numbers."""
 
-    def __init__(self, federation: Federation, method: AnyMethod, training: Training, seed: int) -> None:
-        self.federation, self.method, self.training, self.seed = federation, method, training, seed
+    def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None:
+        self.members, self.method, self.training, self.seed = members, method, training, seed
         self.kept: dict[int, Any] = {}
 
     def client(self, number: int, round: int) -> tuple[Client, Any]:
         """A client, joined if it had not yet, and what it keeps."""
         if number not in self.kept:
-            self.kept[number] = self.method.join(self.federation.client(self.seed, 0, number))
-        return self.federation.client(self.seed, round, number), self.kept[number]
+            self.kept[number] = self.method.join(self.members.client(self.seed, 0, number))
+        return self.members.client(self.seed, round, number), self.kept[number]
 
     def state(self) -> dict[int, Any]:
         return self.kept
@@ -63,15 +63,9 @@ class Loop:
 
     def evaluate_one(self, round: int, number: int, down: Any) -> Score:
         client, kept = self.client(number, round)
-        params = self.method.receive(kept, down)
-        client.net.check(params)
-        if phases := self.method.tune(self.training.epochs):
-            with torch.enable_grad():
-                params = train(
-                    self.method, client, client.data, params, down, kept, phases, self.training, "tune"
-                ).params
+        params = tested(self.method, client, kept, down, self.training)
         correct: dict[str, int] = {}
-        for x, y in self.federation.test[number].batches(EVALUATE):
+        for x, y in self.members.test[number].batches(EVALUATE):
             for way, scores in self.method.predict(client.net, params, x, down, kept).items():
                 correct[way] = correct.get(way, 0) + hits(scores, y)
-        return Score(number, correct, len(self.federation.test[number]))
+        return Score(number, correct, len(self.members.test[number]))

@@ -16,9 +16,12 @@ from protofed.errors import UserError
 class Cnn:
     """Two 5x5 convolutions, pooled, then a dense embedding; dropout as in FedProto's code."""
 
-    channels: Annotated[int, Ge(1)] = 20  # of the second convolution; FedProto's mixed models have 18, 20 and 22
+    channels: Annotated[int, Ge(1)] = 20
+    """of the second convolution; FedProto's mixed models have 18, 20 and 22"""
     dim: Annotated[int, Ge(1)] = 50
-    dropout: Annotated[float, Ge(0), Lt(1)] = 0.5  # of the second convolution's channels, and before the head
+    """size of the embedding"""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.5
+    """of the second convolution's channels, and before the head"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         if len(shape) != 3 or min(shape[1:]) < 16:

@@ -19,8 +19,11 @@ class Mlp:
     """Dense layers with ReLU; the last one is the embedding."""
 
     hidden: tuple[Units, ...] = (64,)
+    """sizes of the hidden layers"""
     dim: Units = 50
-    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0  # before the head
+    """size of the embedding"""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """before the head"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         sizes = (prod(shape), *self.hidden, self.dim)

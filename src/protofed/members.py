@@ -1,0 +1,168 @@
+"""The members of a federation: clients with data and nets, and the balanced test set beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from protofed.config import GIVEN
+from protofed.core import AnyMethod, Client, Net, Site
+from protofed.data.examples import Examples
+from protofed.data.partition import Part
+from protofed.data.sources import SOURCES
+from protofed.errors import UserError
+from protofed.nets import make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from protofed.config import Config
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who there is. Clients are numbered from 0; `parts` says which examples of the data each one holds."""
+
+    dataset: str
+    labels: tuple[str | int, ...]  # what the classes 0, 1, ... are called
+    nets: tuple[Net, ...]  # one for each client; clients with equal nets share the object
+    train: tuple[Examples, ...]
+    test: tuple[Examples, ...]
+    balanced: tuple[Examples, ...]  # several where the inputs' shapes differ
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, config: Config) -> Members:
+        """The members that an experiment file describes."""
+        if config.data.name == GIVEN:
+            raise UserError(
+                "This run has data that were given to it in Python, so it goes on there, too: "
+                "protofed.run(config, out, federation=..., resume=True)."
+            )
+        data = SOURCES[config.data.name](config.data.root)
+        clients = config.data.clients
+        parts = config.partition.split(
+            data.train.labels.numpy(), data.test.labels.numpy(), data.classes, clients, config.run.seed
+        )
+        nets = equipped(config, [data.train.shape] * clients, data.classes)
+        return cls(
+            data.name, tuple(range(data.classes)), nets, tuple(data.train.subset(part.train) for part in parts),
+            tuple(data.test.subset(part.test) for part in parts), (data.test,), tuple(parts),
+        )  # fmt: skip
+
+    @classmethod
+    def remembered(cls, config: Config, partition: Mapping[str, Any]) -> Members:
+        """The members of an earlier run by its partition.json, without any data: enough to predict."""
+        if any(choice.name == GIVEN for choice in config.nets):
+            raise UserError(
+                "This run has nets that were given to it in Python, so they are needed here, too: "
+                "protofed.Result.load(folder, federation=...)."
+            )
+        nothing = tuple(Examples.none(**client["input"]) for client in partition["clients"])
+        labels = tuple(partition["labels"])
+        nets = equipped(config, [examples.shape for examples in nothing], len(labels))
+        parts = tuple(Part(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
+        return cls(partition["dataset"], labels, nets, nothing, nothing, (), parts)
+
+    @property
+    def classes(self) -> int:
+        return len(self.labels)
+
+    def __len__(self) -> int:
+        return len(self.nets)
+
+    def server(self, seed: int, round: int) -> Site:
+        """Where the server's hooks run."""
+        return Site(self.nets[0], seed, round, None, len(self))
+
+    def client(self, seed: int, round: int, number: int) -> Client:
+        """Where a client's hooks run."""
+        return Client(self.nets[number], seed, round, number, len(self), self.train[number])
+
+    def describe(self) -> dict[str, Any]:
+        """Who holds what, for partition.json, with a hash of it, of the data and of the nets' weights if given."""
+        holdings = [{"train": part.train.tolist(), "test": part.test.tolist()} for part in self.parts]
+        digest = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings]).encode())
+        arrays = [array for part in (*self.train, *self.test, *self.balanced) for array in (part.x, part.y)]
+        given = [net for net in dict.fromkeys(self.nets) if net.given]
+        arrays += [value for net in given for value in net.init(torch.Generator()).values()]
+        for array in {id(array): array for array in arrays}.values():
+            digest.update(array.contiguous().numpy().data)
+        clients = [{**holding, "input": train.input} for holding, train in zip(holdings, self.train, strict=True)]
+        return {
+            "dataset": self.dataset,
+            "sha256": digest.hexdigest(),
+            "labels": list(self.labels),
+            "clients": clients,
+        }
+
+    def majority(self) -> float:
+        """The mean accuracy of clients that always answer their commonest class: what a model has to beat."""
+        shares = [test.labels.bincount().max().item() / len(test) for test in self.test if len(test)]
+        return sum(shares) / len(shares) if shares else float("nan")
+
+    def admit(self, name: str, method: AnyMethod) -> None:
+        """Refuse nets that the method cannot bring together."""
+        wanted: dict[str, Callable[[Net], Hashable]] = {
+            "nothing": lambda net: None,
+            "equal dim": lambda net: net.dim,
+            "equal nets": lambda net: tuple(net.shapes.items()),
+        }
+        if len({wanted[method.needs](net) for net in self.nets}) == 1:
+            return
+        if method.needs == "equal nets":
+            raise UserError(
+                f"{name} cannot average nets of different shapes: {self.who_has_what('')}. "
+                "Use one net, or a method that shares prototypes (fedproto)."
+            )
+        raise UserError(
+            f"{name} cannot bring embeddings of different sizes together: {self.who_has_what(' of dim {net.dim}')}. "
+            "Give every net the same dim."
+        )
+
+    def who_has_what(self, more: str) -> str:
+        """For example "clients 0-6 have cnn(channels=18), 7-13 cnn(channels=20)"."""
+        groups: list[list[int]] = []
+        for number, net in enumerate(self.nets):
+            if groups and self.nets[groups[-1][0]] is net:
+                groups[-1].append(number)
+            else:
+                groups.append([number])
+        told: list[str] = []
+        for group in groups:
+            net = self.nets[group[0]]
+            who = f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
+            told.append(f"{who} {'have ' if not told else ''}{net.name}{more.format(net=net)}")
+        return f"clients {', '.join(told)}"
+
+
+def equipped(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:
+    """The nets of an experiment shared out among clients with inputs of these shapes."""
+    designs = [choice.design for choice in config.nets]
+    counts = shared_out([choice.share for choice in config.nets], len(shapes))
+    places = [place for place, count in enumerate(counts) for _ in range(count)]
+    wanted = list(zip(places, shapes, strict=True))
+    made = {
+        (place, shape): make(config.nets[place].name, designs[place], shape, classes, designs)
+        for place, shape in dict.fromkeys(wanted)
+    }
+    return tuple(made[want] for want in wanted)
+
+
+def shared_out(shares: list[float], clients: int) -> list[int]:
+    """How many clients each share gets: largest remainders, the first one first.
+
+    >>> shared_out([1, 1, 1], 20)
+    [7, 7, 6]
+    """
+    exact = [share * clients / sum(shares) for share in shares]
+    counts = [int(value) for value in exact]
+    order = sorted(range(len(shares)), key=lambda place: (counts[place] - exact[place], place))
+    for place in order[: clients - sum(counts)]:
+        counts[place] += 1
+    return counts
