@@ -149,7 +149,10 @@ def test_a_full_disk_is_a_message(protofed, monkeypatch):
 
     monkeypatch.setattr("protofed.folder.Folder.add_round", full)
     code, _, err = protofed("run", *FAST, "--out", "a")
-    assert (code, err) == (1, "protofed: No space left on device: a/rounds.jsonl\n")
+    assert (code, err) == (
+        1,
+        "protofed: No space left on device: a/rounds.jsonl.\nContinue with: protofed run --resume --out a\n",
+    )
 
 
 def test_help_tells_of_every_argument(protofed):

@@ -7,11 +7,12 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from protofed import __version__
+from protofed.cli_models import export, join, predict
 from protofed.errors import UserError
 
 app = typer.Typer(
@@ -19,6 +20,16 @@ app = typer.Typer(
     help="Prototype-based federated learning for clients that differ in data, labels, models and machines.",
     epilog="Start with `protofed run`: fedproto on digits, 20 clients, a few seconds. Then `protofed list`.",
 )  # fmt: skip
+
+
+Sets = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a value, e.g. --set train.lr=0.1; a new name drops the old one's options.",
+    ),
+]
 
 
 def version(wanted: bool) -> None:
@@ -46,6 +57,7 @@ def list_(
     """Show what there is: methods, datasets, partitions, nets, recipes, with their options and defaults."""
     from protofed.catalogue import KINDS, catalogue
     from protofed.errors import did_you_mean
+    from protofed.options import written
 
     if kind is not None and kind not in KINDS:
         raise UserError(f"There is no list of {kind!r}. {did_you_mean(kind, KINDS)}")
@@ -58,12 +70,7 @@ def list_(
         for entry in entries:
             print(f"  {entry['name']:<12} {entry['about']}")
             if entry["options"]:
-                print(f"  {'':<12}   {', '.join(f'{key}={shown(value)}' for key, value in entry['options'].items())}")
-
-
-def shown(value: Any) -> str:
-    """A default as one writes it in an experiment file."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+                print(f"  {'':<12}   {', '.join(f'{key}={written(value)}' for key, value in entry['options'].items())}")
 
 
 @app.command()
@@ -71,14 +78,7 @@ def run(
     file: Annotated[
         Optional[Path], typer.Argument(help="The experiment, TOML; none: fedproto on digits, 20 clients, nway.")
     ] = None,
-    sets: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--set",
-            metavar="SECTION.KEY=VALUE",
-            help="Change a value, e.g. --set train.lr=0.1; a new name drops the old one's options.",
-        ),
-    ] = None,
+    sets: Sets = None,
     out: Annotated[
         Optional[Path], typer.Option("--out", help="The run folder to write; default: a new one in runs/.")
     ] = None,
@@ -109,11 +109,12 @@ def run(
     try:
         with Screen(console) as screen:
             result = run_experiment(config, out, resume=resume, watcher=screen)
-    except KeyboardInterrupt:
-        begun = (Path(out) / "config.toml").exists()
-        told = f" Continue with: protofed run --resume --out {shlex.quote(str(out))}" if begun else ""
-        print(f"\nInterrupted.{told}", file=sys.stderr)
-        raise typer.Exit(130) from None
+    except (KeyboardInterrupt, OSError) as stopped:
+        asked = isinstance(stopped, KeyboardInterrupt)
+        print("\nInterrupted." if asked else f"protofed: {trouble(stopped)}", file=sys.stderr)
+        if (out / "config.toml").exists():
+            print(f"Continue with: protofed run --resume --out {shlex.quote(str(out))}", file=sys.stderr)
+        raise typer.Exit(130 if asked else 1) from None
     say(console, verdict(result))
 
 
@@ -146,6 +147,27 @@ def compare(
         say(console, remark)
 
 
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The file to write; never an existing one.")],
+    sets: Sets = None,
+) -> None:
+    """Write an experiment file with every key, its default and what it means."""
+    from protofed.config import Config
+    from protofed.folder import write
+    from protofed.template import template
+
+    if file.exists():
+        raise UserError(f"{file} is there already. Give another name.")
+    text = template(Config.load(None, sets or ()), str(file))
+    write(file, text.encode())
+    print(f"Written to {file}. Change it, then: protofed run {shlex.quote(str(file))}")
+
+
+for command in (predict, export, join):
+    app.command()(command)
+
+
 def entry() -> None:
     """Run the command; a user's error is a message, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -157,5 +179,11 @@ def entry() -> None:
         print(f"protofed: {problem}", file=sys.stderr)
         sys.exit(2)
     except OSError as problem:
-        print(f"protofed: {problem.strerror or problem}: {problem.filename or 'while writing'}", file=sys.stderr)
+        print(f"protofed: {trouble(problem)}", file=sys.stderr)
         sys.exit(1)
+
+
+def trouble(problem: BaseException) -> str:
+    """What the system complains of."""
+    what, where = getattr(problem, "strerror", None) or problem, getattr(problem, "filename", None)
+    return f"{what}: {where}." if where else f"{what}."

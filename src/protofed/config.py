@@ -25,7 +25,7 @@ from protofed.local import Training
 from protofed.measures.accuracy import Reporting
 from protofed.methods import METHODS
 from protofed.nets import NETS, Design
-from protofed.options import check, known, options
+from protofed.options import check, known, options, written
 
 DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """What a section is when it has no name."""
@@ -51,7 +51,7 @@ class Run:
     seed: Annotated[int, Ge(0)] = 0
     """all randomness comes from it"""
     rounds: Annotated[int, Ge(1)] = 50
-    """how many"""
+    """how many rounds the run has"""
     sample: Annotated[int | float, BeforeValidator(share_or_number)] = 1.0
     """clients in a round: 1.0 is all of them, 0.1 a tenth, 1 a single one"""
     eval_every: Annotated[int, Ge(1)] = 1
@@ -65,11 +65,11 @@ class Data:
     """[data]"""
 
     name: str = "digits"
-    """see `protofed list datasets`"""
+    """`protofed list datasets` shows them"""
     root: str = ""
     """the folder that has the data files; "": $PROTOFED_DATA, else ~/.cache/protofed"""
     clients: Annotated[int, Ge(1)] = 20
-    """how many share the data out"""
+    """how many clients there are"""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Config:
                 what = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
                 problems.append(f"[{name}]: {what}. {did_you_mean(name, sections)}")
             elif name != "net" and not isinstance(value, Mapping):
-                problems.append(f"[{name}]: got {value!r}, must be a table of keys")
+                problems.append(f"[{name}]: got {written(value)}, must be a table of keys")
         tables = {name: value for name, value in table.items() if isinstance(value, Mapping) or name == "net"}
         got = {name: tables.get(name, {}) for name in sections}
         data = check("data", Data, got["data"], problems)
@@ -255,7 +255,7 @@ def net_choices(got: Any, problems: list[str]) -> tuple[NetChoice, ...]:
     """The nets of [net], or of several [[net]]."""
     tables = got if isinstance(got, list) else [got]
     if not tables or not all(isinstance(table, Mapping) for table in tables):
-        problems.append(f"[net]: got {got!r}, must be a table with a name, or a list of them ([[net]])")
+        problems.append(f"[net]: got {written(got)}, must be a table with a name, or a list of them ([[net]])")
         return ()
     choices = []
     for table in tables:

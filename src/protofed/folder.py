@@ -42,8 +42,9 @@ def write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError:
+    except OSError as problem:
         beside.unlink(missing_ok=True)  # a full disk needs the room
+        problem.filename = str(path)
         raise
     if os.name == "posix":  # the new name, too, is to outlast a power cut
         folder = os.open(path.parent, os.O_RDONLY)

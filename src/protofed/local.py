@@ -37,11 +37,11 @@ class Training:
     lr: Annotated[float, Gt(0)] = 0.05
     """the learning rate"""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.5
-    """of sgd"""
+    """of sgd; adam has its own"""
     decay: Annotated[float, Gt(0), Le(1)] = 1.0
     """the learning rate of round t = 0, 1, ... is lr * decay^t"""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """how strongly weights are drawn to 0"""
+    """how strongly weights are drawn to 0: added to the gradient, times the weight"""
     clip: Annotated[float, Ge(0)] = 0.0
     """the largest L2 norm of a gradient; 0: as it comes"""
     drop_last: bool = False

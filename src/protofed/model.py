@@ -36,7 +36,7 @@ class Model:
     def predict(self, x: Any, by: str = "head") -> np.ndarray:
         """For raw inputs [n, ...] an array [n] with the fields `label` and `scores` [classes]; by prototype also
         `distance`, to the nearest one, and `unknown`: is it farther than that class ever was in training?"""
-        inputs = self.checked(np.asarray(x))
+        inputs = self.data.checked(x)
         with torch.no_grad():
             found = [self.way(self.answer(self.data.normalised(part)), by) for part in inputs.split(EVALUATE)]
         scores = torch.cat([torch.zeros(0, len(self.labels)), *found]).numpy()
@@ -56,20 +56,6 @@ class Model:
         if by not in scores:
             raise UserError(f"This model cannot predict by {by!r}. {did_you_mean(by, scores)}")
         return scores[by]
-
-    def checked(self, x: np.ndarray) -> Tensor:
-        """The inputs, if they are like those it was trained on; a dimension of 1 may be left out."""
-        wanted = self.data.shape
-        short = tuple(size for size in wanted if size != 1)
-        if x.dtype.kind not in "biuf":
-            raise UserError(f"The inputs are of type {x.dtype}; they must be numbers.")
-        if x.shape[1:] not in (wanted, short):
-            raise UserError(
-                f"The inputs have shape {list(x.shape)}; this model wants [n{''.join(f', {size}' for size in wanted)}]."
-            )
-        if not np.isfinite(x).all():
-            raise UserError(f"{np.count_nonzero(~np.isfinite(x))} of the inputs' values are not finite. Fill them in.")
-        return torch.from_numpy(np.ascontiguousarray(x).reshape(len(x), *wanted))
 
     @torch.no_grad()
     def farthest(self) -> Reach | None:

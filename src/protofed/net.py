@@ -77,12 +77,18 @@ class Net:
         """Fresh parameters, a function of the generator alone."""
         return dict(self.made(generator).state_dict())
 
-    def loaded(self, params: Params) -> nn.Module:
-        """A module of its own with these parameters, ready to predict."""
+    def parts(self, params: Params) -> nn.ModuleDict:
+        """A new body and head with these parameters, ready to predict."""
         self.check(params)
         made = self.made(torch.Generator())
         made.load_state_dict({name: params[name] for name in self.shapes})
-        return self.whole(made["body"], made["head"]).eval()
+        made.eval()
+        return made
+
+    def loaded(self, params: Params) -> nn.Module:
+        """One module of the two, in the form it was given in."""
+        parts = self.parts(params)
+        return self.whole(parts["body"], parts["head"]).eval()
 
     def trains(self, name: str, value: Tensor) -> bool:
         """Can this tensor move? Buffers and frozen layers never do, nor do a second model's ("own.body.*")."""

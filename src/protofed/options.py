@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
+import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -27,6 +33,32 @@ PLAIN_WORDS = {
 }
 
 
+def written(value: Any) -> str:
+    """A value as one writes it in an experiment file.
+
+    >>> print(written("l2"), written((8, 4)), written(True), written(float("nan")))
+    "l2" [8, 4] true nan
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+@cache
+def meanings(kind: Any) -> dict[str, str]:
+    """What each field of a dataclass means: the text that stands below it."""
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(made, ast.ClassDef)
+    return {
+        field.target.id: below.value.value
+        for field, below in pairwise(made.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    }
+
+
 def options(thing: Any) -> dict[str, Any]:
     """A dataclass's fields as TOML has them."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(thing).items()}
@@ -36,7 +68,7 @@ def known(key: str, name: Any, registry: Mapping[str, Any], problems: list[str])
     """Is it one of the registered names? If not, say so."""
     if name is None or (isinstance(name, str) and name in registry):
         return name is not None
-    problems.append(f"{key}: there is no {name!r}. {did_you_mean(str(name), registry)}")
+    problems.append(f"{key}: there is no {written(name)}. {did_you_mean(str(name), registry)}")
     return False
 
 
@@ -71,8 +103,8 @@ def explain(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> st
         return f"{section}.{key}: unknown key. " + (did_you_mean(key, keys) if keys else f"{owner} has no options.")
     if error["type"] == "literal_error":
         words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
-        return f"{section}.{key}: got {got!r}. {did_you_mean(str(got), words)}"
+        return f"{section}.{key}: got {written(got)}. {did_you_mean(str(got), words)}"
     wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     for technical, said in PLAIN_WORDS.items():
         wish = re.sub(technical, said, wish)
-    return f"{section}.{key}: got {got!r}, {wish}"
+    return f"{section}.{key}: got {written(got)}, {wish}"

@@ -57,6 +57,12 @@ class Prototypes(NamedTuple):
             weight = ratio(weight, holders)
         return cls((mean * weight.unsqueeze(-1)).sum(0), total)
 
+    def of_classes(self, held: Tensor) -> Prototypes:
+        """Those of the classes [classes] that are true; the others as if nobody had seen them."""
+        return Prototypes(
+            torch.where(held[:, None, None], self.mean, 0.0), torch.where(held[:, None], self.support, 0.0)
+        )
+
     def single(self) -> Tensor:
         """The means, where there is one per class: several are neither averaged nor looked up by their number."""
         if self.mean.shape[1] != 1:

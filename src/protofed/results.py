@@ -56,6 +56,11 @@ class State(NamedTuple):
 
         return Model(client, site.net, params, answer, site.data, members.labels)
 
+    def spokesman(self) -> int | None:
+        """Whose model predicts when nobody is named: the server's (None) if it has one, else client 0's."""
+        own = self.model(None)
+        return None if own.answer(torch.zeros(1, *own.data.shape)) else 0
+
     def reach(self) -> dict[str, Any]:
         """For every client how far its training examples are from their prototypes."""
         return {str(client): self.model(client).farthest() for client in sorted(self.kept)}

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofed.errors import UserError
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -64,6 +66,19 @@ class Examples:
     def normalised(self, raw: Tensor) -> Tensor:
         """Inputs [m, ...] as a net gets them, from inputs as they are stored."""
         return (raw.float() / self.scale - self.mean) / self.std
+
+    def checked(self, x: Any) -> Tensor:
+        """New raw inputs [m, ...], if they are like those of this set; a dimension of 1 may be left out."""
+        raw, wanted = np.asarray(x), self.shape
+        if raw.dtype.kind not in "biuf":
+            raise UserError(f"The inputs are of type {raw.dtype}; they must be numbers.")
+        if raw.ndim < 1 or raw.shape[1:] not in (wanted, tuple(size for size in wanted if size != 1)):
+            raise UserError(
+                f"The inputs have shape {list(raw.shape)}; must be [n{''.join(f', {size}' for size in wanted)}]."
+            )
+        if bad := np.count_nonzero(~np.isfinite(raw)):
+            raise UserError(f"{bad:,} of the inputs' {raw.size:,} values are not finite. Fill them in.")
+        return torch.from_numpy(np.ascontiguousarray(raw).reshape(len(raw), *wanted))
 
     def batches(self, size: int) -> list[tuple[Tensor, Tensor]]:
         """The whole set in order, in batches."""

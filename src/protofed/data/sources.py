@@ -51,7 +51,8 @@ def digits(root: str) -> Dataset:
 def mnist(root: str) -> Dataset:
     """28x28 handwritten digits (60,000 / 10,000), from mnist.npz or the published IDX files."""
     where = folder(root)
-    arrays = read_npz(where / "mnist.npz") if (where / "mnist.npz").exists() else read_idx(where)
+    keys = ("x_train", "y_train", "x_test", "y_test")
+    arrays = read_npz(where / "mnist.npz", *keys) if (where / "mnist.npz").exists() else read_idx(where)
 
     def part(name: str) -> Examples:
         x, y = arrays[f"x_{name}"], arrays[f"y_{name}"]
@@ -69,14 +70,15 @@ def mnist(root: str) -> Dataset:
     return Dataset("mnist", part("train"), part("test"), classes=10)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays x_train, y_train, x_test, y_test of a file."""
+def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
+    """The arrays of a file that go by these names."""
     try:
         with np.load(path, allow_pickle=False) as stored:
-            return {key: stored[key] for key in ("x_train", "y_train", "x_test", "y_test")}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
+            return {key: stored[key] for key in keys}
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as problem:
+        said = str(problem).strip("'\"") if isinstance(problem, KeyError) else problem
         raise UserError(
-            f"{path} cannot be read as an npz with x_train, y_train, x_test, y_test: {problem}. Get the file again."
+            f"{path} cannot be read as an npz with {', '.join(keys)}: {said}. Get the file again."
         ) from problem
 
 

@@ -21,7 +21,7 @@ class Cnn:
     dim: Annotated[int, Ge(1)] = 50
     """size of the embedding"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.5
-    """of the second convolution's channels, and before the head"""
+    """the share left out in training, of the second convolution's channels and of the embedding before the head"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         if len(shape) != 3 or min(shape[1:]) < 16:

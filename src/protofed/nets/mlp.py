@@ -23,7 +23,7 @@ class Mlp:
     dim: Units = 50
     """size of the embedding"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """before the head"""
+    """the share of the embedding that is left out before the head, in training"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         sizes = (prod(shape), *self.hidden, self.dim)

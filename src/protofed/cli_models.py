@@ -1,0 +1,105 @@
+"""The commands that use the models of a finished run: predict, export, join."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from protofed.errors import UserError
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
+
+
+def predict(
+    folder: Folder,
+    source: Annotated[Path, typer.Option("--input", help="Raw inputs [n, ...], .npy, like those of the data.")],
+    client: Annotated[
+        Optional[int],
+        typer.Option("--client", help="Whose model; default: the server's if it has one, else client 0's."),
+    ] = None,
+    by: Annotated[str, typer.Option("--by", help="head or prototype.")] = "head",
+    out: Annotated[
+        Optional[Path], typer.Option("--out", help="Where to write the predictions, .npy: one record an input.")
+    ] = None,
+) -> None:
+    """Predict with a model of a finished run.
+
+    The records have the fields `label` and `scores`; by prototype also `distance`, to the nearest prototype, and
+    `unknown`: is it farther than that class ever was in training? Without --out they are printed.
+    """
+    from protofed import predictions
+    from protofed.results import Result
+
+    if out and out.exists():
+        raise UserError(f"{out} is there already. Give another --out.")
+    result = Result.load(folder)
+    if client is None:
+        client = result.state.spokesman()
+        print(f"With {'the server' if client is None else f'client {client}'}'s model (--client chooses another).")
+    found = result.predict(predictions.read(source), client, by)
+    if out:
+        predictions.write(found, out)
+        print(f"{predictions.told(found)} Written to {out}.")
+    else:
+        print(*map(str, found[[name for name in found.dtype.names or () if name != "scores"]]), sep="\n")
+
+
+def export(
+    folder: Folder,
+    client: Annotated[int, typer.Option("--client", help="Whose model.")],
+    out: Annotated[
+        Optional[Path],
+        typer.Option("--out", help="The file, .safetensors or .onnx; default: client-I.safetensors in DIR."),
+    ] = None,
+) -> None:
+    """Write a client's trained model for other software: a safetensors state dict, or ONNX."""
+    from protofed import export
+    from protofed.results import Result
+
+    path = out or folder / f"client-{client}.safetensors"
+    model = Result.load(folder).state.model(client)
+    export.write_model(model, path)
+    print(f"{model.net.name}, {sum(value.numel() for value in model.params.values()):,} numbers. Written to {path}.")
+
+
+def join(
+    folder: Folder,
+    data: Annotated[
+        Path, typer.Option("--data", help="The newcomer's x and y, .npz; x_test and y_test if it has them.")
+    ],
+    net: Annotated[Optional[str], typer.Option("--net", help="Its net; default: that of the run's client 0.")] = None,
+    sets: Annotated[
+        Optional[list[str]], typer.Option("--set", metavar="NET.KEY=VALUE", help="An option of --net.")
+    ] = None,
+    start: Annotated[
+        Optional[Path], typer.Option("--start", help="Layers to start from, .safetensors; the others are random.")
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="How long it trains.")] = 10,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", help="Where to write its model, .safetensors or .onnx.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Let a new client join a finished run: it takes the prototypes of its classes, and fine-tunes.
+
+    Says how good it gets, beside training alone from the same layers for the same steps.
+    """
+    from protofed import export, newcomer
+    from protofed.config import Config
+    from protofed.results import Result
+
+    if strange := [word for word in sets or () if not word.startswith("net.")]:
+        raise UserError(f"--set {strange[0]}: only the newcomer's net can be changed, by --set net.key=value.")
+    words = [*([f"net.name={net}"] if net else []), *(sets or [])]
+    found = newcomer.join(
+        Result.load(folder), *newcomer.read(data), net=Config.load(None, words).nets[0] if words else None,
+        layers=newcomer.read_layers(start) if start else None, epochs=epochs,
+    )  # fmt: skip
+    print(json.dumps(found.figures(), indent=2) if as_json else found.told())
+    if out:
+        export.write_model(found.model, out)
+        print(f"Written to {out}.", file=sys.stderr if as_json else sys.stdout)

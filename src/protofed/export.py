@@ -1,0 +1,92 @@
+"""A client's model as a file that other software reads: safetensors, and ONNX with the extra `protofed[onnx]`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from protofed import __version__
+from protofed.errors import UserError
+from protofed.folder import write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from protofed.data.examples import Examples
+    from protofed.model import Model
+
+
+def write_model(model: Model, path: Path) -> None:
+    """Write the model; the ending of the name says how: .safetensors or .onnx."""
+    if path.exists():
+        raise UserError(f"{path} is there already. Give another --out.")
+    if path.suffix not in (".safetensors", ".onnx"):
+        raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".onnx":
+        write(path, as_onnx(model))
+    else:
+        write(path, as_safetensors(model))
+
+
+def as_safetensors(model: Model) -> bytes:
+    """The module's state dict, as `Result.model(i)` has it, with what is needed to use it."""
+    state = model.net.loaded(model.params).state_dict()
+    about = {
+        "net": model.net.name, "labels": json.dumps(model.labels), "input": json.dumps(model.data.input),
+        "protofed": __version__,
+    }  # fmt: skip
+    return save({name: value.contiguous() for name, value in state.items()}, about)
+
+
+def as_onnx(model: Model) -> bytes:
+    """A graph from raw inputs [n, ...] to `embedding` [n, dim] and `logits` [n, classes]."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as problem:
+        raise UserError(
+            f"ONNX needs the package {problem.name}: pip install 'protofed[onnx]', or export .safetensors."
+        ) from problem
+    inputs = torch.zeros(2, *model.data.shape)
+    with warnings.catch_warnings(), quiet("torch.onnx"):  # of torchvision, and of torch's own old ways
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            FromRaw(model).eval(), (inputs,), input_names=["input"], output_names=["embedding", "logits"], dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False,
+        )  # fmt: skip
+    assert program is not None
+    return bytes(program.model_proto.SerializeToString())
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Only errors of that logger."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+class FromRaw(nn.Module):
+    """A model that takes inputs as they are stored."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.parts = model.net.parts(model.params)
+        self.data: Examples = model.data
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.parts["body"](self.data.normalised(x))
+        return z if isinstance(z, tuple) else (z, self.parts["head"](z))

@@ -1,0 +1,49 @@
+"""Inputs and predictions as files."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from protofed import folder
+from protofed.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read(path: Path) -> np.ndarray:
+    """An array from a .npy file."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (OSError, ValueError, EOFError) as problem:
+        raise UserError(f"{path} is not a readable .npy file: {problem}.") from problem
+    if not isinstance(found, np.ndarray):
+        raise UserError(f"{path} is an archive of several arrays; --input wants one, .npy.")
+    return found
+
+
+def write(predicted: np.ndarray, path: Path) -> None:
+    """The records that `Model.predict` gives."""
+    content = io.BytesIO()
+    np.save(content, predicted, allow_pickle=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.write(path, content.getvalue())
+
+
+def told(predicted: np.ndarray) -> str:
+    """How many of each label, and how many unknown.
+
+    >>> told(np.array([(7, True), (7, False), (3, False)], [("label", int), ("unknown", bool)]))
+    '3 inputs: 2 x 7, 1 x 3; 1 unknown.'
+    """
+    labels, counts = np.unique(predicted["label"], return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    each = ", ".join(f"{counts[place]:,} x {labels[place]}" for place in order[:20])
+    more = ", ..." if len(order) > 20 else ""
+    unknown = f"; {predicted['unknown'].sum():,} unknown" if "unknown" in (predicted.dtype.names or ()) else ""
+    return f"{len(predicted):,} inputs: {each}{more}{unknown}."

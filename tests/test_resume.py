@@ -1,0 +1,252 @@
+"""Runs that are killed, damaged, locked, interrupted or out of room go on, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from protofed import checkpoint
+from protofed.config import Config
+from protofed.errors import UserError
+from protofed.folder import LOCK, Folder, uninterrupted, write
+from protofed.runner import run
+
+TABLE = {
+    "run": {"rounds": 8, "sample": 0.7}, "data": {"clients": 6}, "train": {"clip": 1.0},
+    "net": {"dropout": 0.2, "hidden": [200]},
+}  # fmt: skip
+FORK = multiprocessing.get_context("fork")
+
+
+def go(out: Path) -> None:
+    """What `protofed run` does in a process of its own: begin, or continue what was begun."""
+    run(TABLE, out, resume=(out / "config.toml").exists())
+
+
+def killed_after(seconds: float, out: Path) -> None:
+    """Start the run, or go on with it, and kill -9 it after a while."""
+    process = FORK.Process(target=go, args=(out,))
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def end(out: Path) -> tuple[dict[str, bytes], list[dict], str]:
+    """Every byte of the final parameters, and rounds.jsonl but for the seconds."""
+    newest = out / "checkpoint" / f"{checkpoint.stored(out / 'checkpoint')[0]}.safetensors"
+    rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["seconds"]
+    tensors = {name: value.numpy().tobytes() for name, value in load(newest.read_bytes()).items()}
+    return tensors, rows, (out / "clients.csv").read_text() + (out / "reach.json").read_text()
+
+
+def truncate(path: Path, draw: random.Random) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: draw.randrange(len(content))])
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [None, truncate, flip], ids=["killed", "truncated", "flipped"])
+def test_killed_at_30_random_moments_and_resumed_it_is_the_uninterrupted_run(damage, tmp_path):
+    began = time.perf_counter()
+    go(tmp_path / "whole")
+    took = time.perf_counter() - began
+    expected, draw, damaged, begun = end(tmp_path / "whole"), random.Random(7), 0, 0
+    for moment in range(30):
+        out = tmp_path / str(moment)
+        killed_after(draw.uniform(0, took), out)
+        begun += (out / "checkpoint").exists()
+        names = checkpoint.stored(out / "checkpoint")
+        if damage and len(names) > 1:
+            damage(out / "checkpoint" / f"{names[0]}.{draw.choice(['safetensors', 'safetensors', 'json'])}", draw)
+            damaged += 1
+        if draw.random() < 0.5:  # and once more, somewhere in the rest
+            killed_after(draw.uniform(0, took), out)
+        go(out)
+        assert end(out) == expected, moment
+    assert begun > 15
+    assert damaged > 10 or not damage
+
+
+def test_one_flipped_bit_anywhere_in_a_checkpoint_is_noticed(tmp_path):
+    run({**TABLE, "run": {"rounds": 1}, "net": {"hidden": [2], "dim": 2}}, tmp_path / "run")
+    where = tmp_path / "run" / "checkpoint"
+    config = Config.load(tmp_path / "run" / "config.toml")
+    assert checkpoint.latest(where, config.method, config.digest()).rounds == 1
+    path = where / "000001.json"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        found = checkpoint.latest(where, config.method, config.digest())
+        assert (found.rounds, found.damaged) == (0, ["000001"])
+
+
+def test_the_first_round_too_has_a_state_to_go_back_to(tmp_path):
+    run({**TABLE, "run": {"rounds": 1}}, tmp_path / "run")
+    assert checkpoint.stored(tmp_path / "run" / "checkpoint") == ["000001", "000000"]
+
+
+def test_files_of_an_interrupted_write_are_cleared_away(tmp_path):
+    where = tmp_path / "run" / "checkpoint"
+    run({**TABLE, "run": {"rounds": 2}}, tmp_path / "run")
+    (where / "000009.safetensors").write_bytes(b"half")  # its JSON never came
+    run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True)
+    assert sorted(path.name for path in where.iterdir()) == [
+        "000002.json", "000002.safetensors", "000003.json", "000003.safetensors",
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_every_few_rounds_and_always_at_the_end(tmp_path):
+    run({**TABLE, "run": {"rounds": 5, "checkpoint_every": 2}}, tmp_path / "run")
+    assert checkpoint.stored(tmp_path / "run" / "checkpoint") == ["000005", "000004"]
+    run({**TABLE, "run": {"rounds": 7, "checkpoint_every": 1}}, tmp_path / "run", resume=True)
+    assert checkpoint.stored(tmp_path / "run" / "checkpoint") == ["000007", "000006"]
+
+
+def test_a_folder_in_use_is_refused_and_free_again_afterwards(tmp_path):
+    table = {**TABLE, "run": {"rounds": 2}}
+    run(table, tmp_path / "run")
+    with Folder.old(tmp_path / "run").locked(), pytest.raises(UserError) as refused:
+        run(table, tmp_path / "run", resume=True)
+    assert str(refused.value) == (
+        f"{tmp_path / 'run'} is in use by another run. Wait until it has ended, or give another --out."
+    )
+    run(table, tmp_path / "run", resume=True)
+
+
+def test_a_second_run_on_a_running_folder_is_refused_and_a_killed_one_leaves_no_lock(tmp_path):
+    process = FORK.Process(target=go, args=(tmp_path / "run",))
+    process.start()
+    while not (tmp_path / "run" / "config.toml").exists():
+        time.sleep(0.001)
+    with pytest.raises(UserError, match="in use by another run"):
+        run(TABLE, tmp_path / "run", resume=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert (tmp_path / "run" / LOCK).exists()
+    go(tmp_path / "run")
+
+
+def test_a_run_killed_before_it_had_begun_can_be_started_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in (LOCK, ".config.toml.new"):
+        (tmp_path / "run" / name).write_text("half")
+    run({**TABLE, "run": {"rounds": 1}}, tmp_path / "run")
+
+
+def test_a_full_disk_leaves_the_last_good_state_and_the_run_goes_on_later(tmp_path):
+    out, table = tmp_path / "run", {**TABLE, "run": {**TABLE["run"], "rounds": 2}}
+    run(TABLE, tmp_path / "whole")
+    run(table, out)
+    beside = out / "checkpoint" / ".000004.safetensors.new"
+    beside.symlink_to("/dev/full")  # a real "no space left on device" in the middle of round 4
+    with pytest.raises(OSError, match="No space left"):
+        run(TABLE, out, resume=True)
+    assert not beside.is_symlink()
+    assert checkpoint.stored(out / "checkpoint") == ["000003", "000002"]
+    run(TABLE, out, resume=True)
+    assert end(out) == end(tmp_path / "whole")
+
+
+def test_a_full_disk_is_told_with_the_way_to_go_on(tmp_path):
+    words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint" / ".000001.json.new").symlink_to("/dev/full")
+    (tmp_path / "run" / "config.toml").write_text("[run]\nrounds = 2\n[data]\nclients = 3\n")
+    ended = subprocess.run([*words, "--quiet", "--resume", "--out", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "protofed: No space left on device: run/checkpoint/000001.json.\n"
+        "Continue with: protofed run --resume --out run\n",
+    )
+
+
+def test_ctrl_c_waits_for_the_write():
+    done = []
+
+    def interrupted() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the write")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == ["the write"]
+    with uninterrupted():
+        pass  # and without one nothing is raised
+
+
+def test_ctrl_c_in_a_real_run_says_how_to_go_on_and_it_does(tmp_path):
+    words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]
+    process = subprocess.Popen([*words, "--out", "run", "--set", "run.rounds=400"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    while not process.stdout.readline().startswith("round 3/"):
+        pass
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "\nInterrupted.\nContinue with: protofed run --resume --out run\n"
+    newest = int(checkpoint.stored(tmp_path / "run" / "checkpoint")[0])
+    rows = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
+    assert len(rows) == newest >= 3
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    write(tmp_path / "a", b"old")
+    (tmp_path / ".a.new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("protofed.folder.FileLock.acquire", refuse)
+    with pytest.raises(UserError) as refused:
+        run(TABLE, tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path} cannot be written to: Permission denied. Make it writable, or give another --out."
+    )
+
+
+def test_the_data_may_move_between_a_run_and_its_continuation(tmp_path):
+    run({**TABLE, "run": {"rounds": 1}}, tmp_path / "run")
+    moved = {**TABLE, "run": {"rounds": 2}, "data": {"clients": 6, "root": "elsewhere"}}
+    assert run(moved, tmp_path / "run", resume=True).summary["rounds"] == 2
+
+
+def test_a_damaged_checkpoint_is_told(tmp_path):
+    told = []
+
+    class Listening:
+        def started(self, config, members, done, notes):
+            told.extend([done, *notes])
+
+        def round(self, row): ...
+
+    run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run")
+    truncate(tmp_path / "run" / "checkpoint" / "000003.safetensors", random.Random(1))
+    run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watcher=Listening())
+    assert told == [2, "damaged, and done again: checkpoint 000003"]
+    assert torch.get_num_threads() == 1
