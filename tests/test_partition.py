@@ -105,8 +105,8 @@ def test_deal_by_hand():
         (NWay(ways=10, shots=50, stdev=0), 8, "partition.shots: got 50, but class 0 has 200 training examples for the 8 clients "
          "that hold it, which want 400. Use 25 shots or fewer, fewer clients or fewer ways."),
         (NWay(test=51), 8, "partition.test: got 51, but class 0 has 50 test examples. Use 50 or fewer."),
-        (Iid(), 3000, "data.clients: the partition wants at least 3000 training examples, but there are 2000. Use fewer clients."),
-        (Dirichlet(smallest=100), 50, "data.clients: the partition wants at least 5000 training examples, but there are 2000. Use fewer clients."),
+        (Iid(), 3000, "data.clients: got 3000, but there are 2,000 training examples. Use 2000 clients or fewer."),
+        (Dirichlet(smallest=100), 50, "data.clients: got 50, but there are 2,000 training examples, too few for 100 each (partition.smallest). Use 20 clients or fewer."),
         (Dirichlet(alpha=0.01, smallest=90), 20, "partition.smallest: got 90, but 1,000 draws of Dirichlet(0.01) over 20 clients and 2000 "
          "examples gave some client fewer. Use a smaller number, a larger alpha or fewer clients."),
     ],

@@ -70,7 +70,7 @@ def test_arrays_of_the_wrong_shape_are_called_so(tmp_path):
         x_test=np.zeros((4, 28, 28)),
         y_test=np.zeros(4),
     )
-    with pytest.raises(UserError, match=r"the train part .* has images \(4, 9, 9\)"):
+    with pytest.raises(UserError, match=r"the train part .* has images \[4, 9, 9\]"):
         SOURCES["mnist"](str(tmp_path))
 
 

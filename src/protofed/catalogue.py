@@ -32,7 +32,11 @@ def recipes() -> list[dict[str, Any]]:
     here, source = Path("recipes"), Path(__file__).parents[2] / "recipes"
     files = sorted((here if here.is_dir() else source).glob("*.toml"))
     return [
-        {"name": str(file), "about": file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "), "options": {}}
+        {
+            "name": str(file),
+            "about": file.read_text(encoding="utf-8", errors="replace").partition("\n")[0].lstrip("# "),
+            "options": {},
+        }
         for file in files
     ]
 

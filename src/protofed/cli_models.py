@@ -45,7 +45,7 @@ def predict(
         predictions.write(found, out)
         print(f"{predictions.told(found)} Written to {out}.")
     else:
-        print(*map(str, found[[name for name in found.dtype.names or () if name != "scores"]]), sep="\n")
+        print(predictions.lines(found))
 
 
 def export(

@@ -241,7 +241,7 @@ def named(
     section: str, registry: Mapping[str, type[Any]], table: Mapping[str, Any], problems: list[str]
 ) -> tuple[str, Any]:
     """The thing a section names, made with the section's other keys."""
-    name = table.get("name", DEFAULT[section])
+    name = table.get("name", DEFAULT[section.partition("[")[0]])
     if name == GIVEN:
         registry = {GIVEN: Given}
     if not known(f"{section}.name", name, registry, problems):
@@ -258,8 +258,9 @@ def net_choices(got: Any, problems: list[str]) -> tuple[NetChoice, ...]:
         problems.append(f"[net]: got {written(got)}, must be a table with a name, or a list of them ([[net]])")
         return ()
     choices = []
-    for table in tables:
-        name, design = named("net", NETS, {key: value for key, value in table.items() if key != "share"}, problems)
-        share = check("net", Share, {"share": table.get("share", 1.0)}, problems)
+    for number, table in enumerate(tables, 1):
+        place = "net" if len(tables) == 1 else f"net[{number}]"
+        name, design = named(place, NETS, {key: value for key, value in table.items() if key != "share"}, problems)
+        share = check(place, Share, {"share": table.get("share", 1.0)}, problems)
         choices.append(NetChoice(name, design, share.share if share else 1.0))
     return tuple(choices)

@@ -122,7 +122,7 @@ class Members:
             )
         raise UserError(
             f"{name} cannot bring embeddings of different sizes together: {self.who_has_what(' of dim {net.dim}')}. "
-            "Give every net the same dim."
+            "Give every net the same dim (net.dim)."
         )
 
     def who_has_what(self, more: str) -> str:

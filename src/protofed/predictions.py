@@ -35,6 +35,15 @@ def write(predicted: np.ndarray, path: Path) -> None:
     folder.write(path, content.getvalue())
 
 
+def lines(predicted: np.ndarray) -> str:
+    """A line for each record, without the scores."""
+    names = [name for name in predicted.dtype.names or () if name != "scores"]
+    kinds = {"f": "{:.4f}", "b": "{:d}"}
+    forms = [kinds.get(predicted.dtype[name].kind, "{}") for name in names]
+    rows = ["\t".join(form.format(value) for form, value in zip(forms, row, strict=True)) for row in predicted[names]]
+    return "\n".join(["\t".join(names), *rows])
+
+
 def told(predicted: np.ndarray) -> str:
     """How many of each label, and how many unknown.
 

@@ -34,7 +34,7 @@ class Iid:
 
     def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
         draw = random_state(seed, "partition", "iid")
-        enough("data.clients", clients, len(train))
+        enough(clients, len(train))
         shares = [np.array_split(draw.permutation(len(labels)), clients) for labels in (train, test)]
         return [Part(np.sort(a), np.sort(b)) for a, b in zip(*shares, strict=True)]
 
@@ -57,6 +57,7 @@ class NWay:
             raise UserError(
                 f"partition.ways: got {self.ways}, but there are {classes} classes. Use {classes} or fewer."
             )
+        enough(clients, len(train))
         draw = random_state(seed, "partition", "nway")
         fewest, most = max(min(2, self.ways), self.ways - self.stdev), min(classes, self.ways + self.stdev)
         ways = draw.randint(fewest, most + 1, clients)
@@ -100,7 +101,7 @@ class Dirichlet:
 
     def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
         draw = random_state(seed, "partition", "dirichlet")
-        enough("data.clients", clients * max(1, self.smallest), len(train))
+        enough(clients, len(train), max(1, self.smallest))
         for _ in range(1000):
             shares = self.shares(train, classes, clients, draw)
             parts = [deal(labels, shares, draw) for labels in (train, test)]
@@ -148,11 +149,13 @@ def a_fifth(y: np.ndarray, draw: np.random.RandomState) -> np.ndarray:
     return np.asarray(place % 5 == 4)
 
 
-def enough(key: str, wanted: int, there: int) -> None:
+def enough(clients: int, there: int, each: int = 1) -> None:
     """Refuse to share out more than there is."""
-    if wanted > there:
+    if clients * each > there:
+        few = f", too few for {each} each (partition.smallest)" if each > 1 else ""
         raise UserError(
-            f"{key}: the partition wants at least {wanted} training examples, but there are {there}. Use fewer clients."
+            f"data.clients: got {clients}, but there are {there:,} training examples{few}. "
+            f"Use {max(there // each, 1)} clients or fewer."
         )
 
 

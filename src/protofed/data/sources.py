@@ -58,7 +58,7 @@ def mnist(root: str) -> Dataset:
         x, y = arrays[f"x_{name}"], arrays[f"y_{name}"]
         if x.shape[1:] != (28, 28) or y.shape != (len(x),):
             raise UserError(
-                f"mnist: the {name} part in {where} has images {x.shape} and labels {y.shape}, "
+                f"mnist: the {name} part in {where} has images {list(x.shape)} and labels {list(y.shape)}, "
                 "not [n, 28, 28] and [n]. Get the file again."
             )
         if not np.issubdtype(y.dtype, np.integer) or y.min(initial=0) < 0 or y.max(initial=0) > 9:
@@ -73,7 +73,7 @@ def mnist(root: str) -> Dataset:
 def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
     """The arrays of a file that go by these names."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy alone leaves it open
             return {key: stored[key] for key in keys}
     except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as problem:
         said = str(problem).strip("'\"") if isinstance(problem, KeyError) else problem

@@ -1,0 +1,160 @@
+"""Wrong inputs on purpose: one readable message, exit code 2, no traceback, and nothing half-written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from test_cli import protofed as command  # noqa: F401
+
+SAMPLE = "must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"
+MNIST = (
+    "it wants mnist.npz, or train-images-idx3-ubyte(.gz) and its three companions as published by LeCun et al. "
+    "(yann.lecun.com/exdb/mnist). Set data.root or $PROTOFED_DATA to the folder that has them, or use data.name=digits."
+)
+
+
+def made(where: Path) -> None:
+    """Files that are wrong in one way each."""
+    for name in ("none", "corrupt", "cut", "shape", "labels", "keys"):
+        (where / name).mkdir()
+    arrays = {
+        "x_train": np.zeros((50, 28, 28), np.uint8), "y_train": np.zeros(50, np.uint8),
+        "x_test": np.zeros((5, 28, 28), np.uint8), "y_test": np.zeros(5, np.uint8),
+    }  # fmt: skip
+    np.savez(where / "shape" / "mnist.npz", **{**arrays, "x_train": np.zeros((50, 20, 28), np.uint8)})
+    np.savez(where / "labels" / "mnist.npz", **{**arrays, "y_test": np.full(5, 12, np.uint8)})
+    np.savez(where / "keys" / "mnist.npz", x=np.zeros(3))
+    np.savez(where / "cut" / "mnist.npz", **arrays)
+    whole = (where / "cut" / "mnist.npz").read_bytes()
+    (where / "cut" / "mnist.npz").write_bytes(whole[: len(whole) // 2])
+    (where / "corrupt" / "mnist.npz").write_bytes(b"PK\x03\x04 not really")
+    (where / "dims.toml").write_text("[[net]]\ndim = 50\n[[net]]\nname = 'mlp'\ndim = 40\n")
+    (where / "nets.toml").write_text("[[net]]\ndim = 50\n[[net]]\ndmi = 40\n[[net]]\nname = 'cn'\n")
+    (where / "broken.toml").write_text("[run\n")
+
+
+ALONE = "The experiment has a problem:\n  - "
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        # Unknown keys and names
+        (["method.pul=1"], ALONE + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
+        (["methd.pull=1"], ALONE + '[methd]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, train.'),
+        (["method.name=fedporto"], ALONE + 'method.name: there is no "fedporto". Did you mean "fedproto"? Known: fedavg, fedproto, local.'),
+        (["data.name=minst"], ALONE + 'data.name: there is no "minst". Did you mean "mnist"? Known: digits, mnist.'),
+        # Wrong types
+        (["train.batch=big"], ALONE + 'train.batch: got "big", must be a whole number'),
+        (["run.rounds=2.5"], ALONE + "run.rounds: got 2.5, must be a whole number"),
+        (["run.seed=true"], ALONE + "run.seed: got true, must be a whole number"),
+        (["net.hidden=7"], ALONE + "net.hidden: got 7, must be a list"),
+        (["train.drop_last=1"], ALONE + "train.drop_last: got 1, must be true or false"),
+        # Impossible values
+        (["run.rounds=0"], ALONE + "run.rounds: got 0, must be 1 or more"),
+        (["train.lr=nan"], ALONE + "train.lr: got nan, must be a finite number"),
+        (["method.pull=-inf"], ALONE + "method.pull: got -inf, must be a finite number"),
+        (["run.sample=0"], ALONE + f"run.sample: got 0, {SAMPLE}"),
+        (["run.sample=0.0"], ALONE + f"run.sample: got 0.0, {SAMPLE}"),
+        (["run.sample=1.5"], ALONE + f"run.sample: got 1.5, {SAMPLE}"),
+        (["run.sample=21"], ALONE + "run.sample: got 21, but there are 20 clients"),
+        (["partition.ways=11"], "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
+        (["data.clients=2000"], "data.clients: got 2000, but there are 1,442 training examples. Use 1442 clients or fewer."),
+        (["data.clients=200", "partition.name=dirichlet"], "data.clients: got 200, but there are 1,442 training examples, too few for 10 each (partition.smallest). Use 144 clients or fewer."),
+        (["partition.shots=500"], "partition.shots: got 500, but class 0 has 143 training examples for the 9 clients that hold it, which want 4504. Use 13 shots or fewer, fewer clients or fewer ways."),
+        (["partition.test=100"], "partition.test: got 100, but class 0 has 35 test examples. Use 35 or fewer."),
+        # Files
+        (["data.name=mnist", "data.root=none"], f"mnist is not in none: {MNIST}"),
+        (["data.name=mnist", "data.root=corrupt"], "corrupt/mnist.npz cannot be read as an npz with x_train, y_train, x_test, y_test: File is not a zip file. Get the file again."),
+        (["data.name=mnist", "data.root=cut"], "cut/mnist.npz cannot be read as an npz with x_train, y_train, x_test, y_test: File is not a zip file. Get the file again."),
+        (["data.name=mnist", "data.root=keys"], "keys/mnist.npz cannot be read as an npz with x_train, y_train, x_test, y_test: x_train is not a file in the archive. Get the file again."),
+        (["data.name=mnist", "data.root=shape"], "mnist: the train part in shape has images [50, 20, 28] and labels [50], not [n, 28, 28] and [n]. Get the file again."),
+        (["data.name=mnist", "data.root=labels"], "mnist: the test labels in labels are not whole numbers from 0 to 9. Get the file again."),
+        (["broken.toml"], "broken.toml is not a readable TOML file: Expected ']' at the end of a table declaration (at line 1, column 5)."),
+        (["nowhere.toml"], "There is no experiment file nowhere.toml. `protofed list recipes` shows those that come with protofed."),
+        # Nets
+        (["dims.toml"], "fedproto cannot bring embeddings of different sizes together: clients 0-9 have mlp(dim=50) of dim 50, 10-19 mlp(dim=40) of dim 40. Give every net the same dim (net.dim)."),
+        (["nets.toml"], 'The experiment has 2 problems:\n  - net[2].dmi: unknown key. Did you mean "dim"? Known: dim, dropout, hidden.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: cnn, mlp.'),
+        (["net.name=cnn"], "net cnn wants images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp, or larger images."),
+        # All at once
+        (["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"], "The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean \"net\"? Known: data, engine, eval, method, net, partition, run, train.\n  - method.name: there is no \"x\". Known: fedavg, fedproto, local.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got \"fast\", must be a number"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_wrong_input_is_one_message(words, message, command, tmp_path):  # noqa: F811
+    made(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    given = [part for word in words for part in ([word] if word.endswith(".toml") else ["--set", word])]
+    code, out, err = command("run", *given, "--out", "out")
+    assert (code, out, err) == (2, "", f"protofed: {message}\n")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not re.search(r"Traceback|None|Error\b", err)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("result.json", "{}", "a/result.json is not a whole one: it has no 'method'. Start a new run."),
+        ("result.json", "{", "a/result.json cannot be read: "),
+        ("result.json", "3", "a/result.json cannot be read: "),
+        ("partition.json", "[]", "a/partition.json is not a whole one: it has no 'sha256'. Start a new run."),
+    ],
+)
+def test_damaged_files_of_a_run_are_said(file, content, message, command, tmp_path):  # noqa: F811
+    command("run", "--quiet", "--set", "run.rounds=1", "--set", "data.clients=2", "--out", "a")
+    (tmp_path / "a" / file).write_text(content)
+    code, _, err = command("compare", "a")
+    assert code == 2
+    assert err.startswith(f"protofed: {message}")
+
+
+def test_a_recipe_that_is_not_text_is_listed_all_the_same(command, tmp_path):  # noqa: F811
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "odd.toml").write_bytes(b"# \xff\xfe\n")
+    assert "odd.toml" in command("list", "recipes")[1]
+
+
+def test_init_writes_an_experiment_file_that_is_the_default_with_every_key_explained(command, tmp_path):  # noqa: F811
+    from protofed.config import Config
+
+    code, out, _ = command("init", "mine.toml")
+    assert (code, out) == (0, "Written to mine.toml. Change it, then: protofed run mine.toml\n")
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert Config.load(tmp_path / "mine.toml") == Config.load()
+    lines = text.splitlines()
+    for place, line in enumerate(lines):
+        if re.match(r"\w+ = ", line):
+            assert lines[place - 1].startswith("# "), line
+    assert command("init", "mine.toml") == (2, "", "protofed: mine.toml is there already. Give another name.\n")
+    command("init", "other.toml", "--set", "method.name=fedavg", "--set", "partition.name=dirichlet")
+    assert Config.load(tmp_path / "other.toml").method_name == "fedavg"
+
+
+def test_every_option_of_everything_is_explained():
+    from dataclasses import fields
+
+    from protofed.config import Data, EngineChoice, Eval, Run
+    from protofed.data.partition import PARTITIONS
+    from protofed.local import Training
+    from protofed.methods import METHODS
+    from protofed.nets import NETS
+    from protofed.options import meanings
+
+    for kind in (Run, Data, Training, Eval, EngineChoice, *PARTITIONS.values(), *METHODS.values(), *NETS.values()):
+        assert [field.name for field in fields(kind) if field.name not in meanings(kind)] == [], kind
+
+
+def test_the_shell_completes_commands(monkeypatch, capsys):
+    from protofed import cli
+
+    monkeypatch.setenv("_PROTOFED_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "protofed co")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setattr("sys.argv", ["protofed"])
+    with pytest.raises(SystemExit):
+        cli.app(prog_name="protofed")
+    assert "compare" in capsys.readouterr().out

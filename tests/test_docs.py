@@ -1,0 +1,120 @@
+"""What the docs show is true: their code and commands run, their experiment files are valid, their links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import test_parity
+from protofed import cli
+from protofed.config import Config
+from protofed.engines import ENGINES
+from protofed.methods import METHODS
+
+TOP = Path(__file__).parents[1]
+PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", *sorted((TOP / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [(language, text) for language, text in found if language in languages]
+
+
+def follow(page: Path, where: Path, monkeypatch) -> None:
+    """Do what the page says, block by block, in an empty folder."""
+    monkeypatch.chdir(where)
+    monkeypatch.syspath_prepend(where)
+    names: dict = {"__name__": "page"}
+    for language, text in blocks(page, "python", "console"):
+        if language == "console":
+            for line in text.splitlines():
+                command, _, remark = line.removeprefix("$ ").partition("  #")
+                expected = int(remark.split()[-1]) if "exits with" in remark else 0
+                monkeypatch.setattr(sys, "argv", shlex.split(command))
+                with pytest.raises(SystemExit) as ended:
+                    cli.entry()
+                assert (ended.value.code or 0) == expected, line
+        elif text.startswith("# file: "):
+            name, _, code = text.removeprefix("# file: ").partition("\n")
+            (where / name).write_text(code)
+        else:
+            exec(compile(text, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page, "python", "console")], ids=lambda page: page.name
+)
+def test_code_and_commands_run(page, tmp_path, monkeypatch):
+    try:
+        with torch.random.fork_rng(devices=[]):  # a reader's own nets draw where they like
+            follow(page, tmp_path, monkeypatch)
+    finally:
+        METHODS.pop("protoavg", None)
+        sys.modules.pop("protoavg", None)
+
+
+@pytest.fixture
+def tutorial(tmp_path, monkeypatch):
+    """The method of docs/write-a-method.md, registered."""
+    ((_, text),) = [block for block in blocks(TOP / "docs" / "write-a-method.md", "python") if "# file:" in block[1]]
+    (tmp_path / "protoavg.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    METHODS["protoavg"] = importlib.import_module("protoavg").ProtoAvg
+    yield "protoavg"
+    del METHODS["protoavg"], sys.modules["protoavg"]
+
+
+def test_the_tutorials_method_passes_the_parity_test(tutorial):
+    for engine in sorted(ENGINES):
+        for wire in (False, True):
+            test_parity.test_every_method_through_every_engine(tutorial, engine, wire)
+    test_parity.test_the_wire_changes_no_bit(tutorial)
+    for variant in test_parity.variants():
+        if type(variant) is METHODS[tutorial]:
+            test_parity.test_loss_can_be_mapped_over_clients(variant)
+    for bug in (test_parity.SwappedClients, test_parity.DroppedMask, test_parity.BlindEvaluation):
+        test_parity.test_planted_bugs_are_found(tutorial, bug)
+
+
+def test_experiment_file_is_valid():
+    ((_, text),) = blocks(TOP / "README.md", "toml")
+    made = Config.of(tomllib.loads(text))
+    assert [net.design.hidden for net in made.nets] == [(64,), (96, 64)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", FENCE.sub("", page.read_text(encoding="utf-8"))):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_method_has_a_page():
+    assert all((TOP / "docs" / "methods" / f"{name}.md").exists() for name in METHODS)
+
+
+def test_the_page_of_the_run_folder_names_every_file_and_key(tmp_path):
+    from protofed.runner import run
+
+    run({"run": {"rounds": 1}, "data": {"clients": 2}}, tmp_path / "run")
+    text = (TOP / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    row = json.loads((tmp_path / "run" / "rounds.jsonl").read_text())
+    keys = [f"{key}.{inner}" for key in ("global", "cost", "seconds", "personal") for inner in result[key]]
+    keys += [key for key in result if key not in ("accuracy", "global", "cost", "seconds", "personal", "miou")]
+    keys += [key for key in row if not key.startswith("accuracy_")]
+    keys += [path.name + "/" * path.is_dir() for path in (tmp_path / "run").iterdir()]
+    assert [key for key in keys if f"`{key}`" not in text] == []
+
+
+def test_own_data_takes_15_lines():
+    _, text = blocks(TOP / "docs" / "own-data.md", "python")[0]
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 15

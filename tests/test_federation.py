@@ -1,0 +1,286 @@
+"""Own arrays and own modules, and what is said about those that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import protofed
+from protofed.config import Config
+from protofed.errors import UserError
+from protofed.nets.own import Own
+
+DRAW = np.random.RandomState(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_nets_draw_where_they_like():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        yield
+
+
+def table(rows: int, columns: int = 4, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    y = np.arange(rows) % classes
+    return DRAW.normal(size=(rows, columns)) + 3 * np.eye(classes, columns)[y], y
+
+
+class Residual(nn.Module):
+    """Not a sequence, and its last layer has a name."""
+
+    def __init__(self, after: bool = False) -> None:
+        super().__init__()
+        self.first, self.fc, self.after = nn.Linear(4, 4), nn.Linear(4, 3), after
+
+    def forward(self, x):
+        out = self.fc(x + torch.relu(self.first(x)))
+        return out.softmax(-1) if self.after else out
+
+
+class Both(nn.Module):
+    """Returns (embedding, logits)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        z = self.body(x)
+        return z, self.head(z)
+
+
+def line() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+NETS = {
+    "sequence": line,
+    "sequence and a name": lambda: (line(), "2"),
+    "module and a name": lambda: (Residual(), "fc"),
+    "pair": lambda: (nn.Linear(4, 6), nn.Linear(6, 3)),
+    "joint": Both,
+    "batch norm": lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)),
+    "head of two layers": lambda: (nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), "1"),
+}
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["module", "function"])
+@pytest.mark.parametrize("way", NETS)
+def test_every_way_to_give_a_net_learns_and_comes_back_as_it_was(way, made):
+    given = NETS[way] if made else NETS[way]()
+    federation = protofed.Federation([table(60), table(60)], nets=[given])
+    result = protofed.run({"run": {"rounds": 12}}, federation=federation)
+    assert result.summary["accuracy"]["head"]["mean"] > 0.8
+    module = result.model(1)
+    x, _ = table(7)
+    out = module(torch.tensor(x, dtype=torch.float32))
+    logits = out[1] if isinstance(out, tuple) else out
+    np.testing.assert_allclose(logits.detach(), result.predict(x, client=1)["scores"], rtol=1e-5, atol=1e-6)
+    first = NETS[way]()
+    first = nn.Sequential(*first) if way == "pair" else first[0] if isinstance(first, tuple) else first
+    assert type(module) is type(first)
+    if way != "pair":
+        assert module.state_dict().keys() == first.state_dict().keys()
+    assert not module.training
+
+
+def test_a_module_starts_from_its_weights_and_a_function_from_the_seed():
+    module, data = line(), [table(20), table(20)]
+    given = protofed.Federation(data, nets=[module]).members(Config.of({}))
+    for seed in (0, 1):
+        for client in (0, 1):
+            start = given.client(seed, 0, client).params
+            assert torch.equal(start["body.0.weight"], module[0].weight)
+    made = protofed.Federation(data, nets=[line]).members(Config.of({}))
+    starts = [made.client(seed, 0, client).params["body.0.weight"] for seed, client in ((0, 0), (0, 1), (1, 0), (0, 0))]
+    assert torch.equal(starts[0], starts[3])
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+
+
+def test_running_leaves_the_given_module_alone():
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    protofed.run({"run": {"rounds": 2}}, federation=protofed.Federation([table(30)], nets=[module]))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module.training
+
+
+def test_statistics_of_batch_norm_stay_private_unless_weights_are_shared():
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+
+    federation = protofed.Federation([table(40), (table(40)[0] + 5, table(40)[1])], nets=[net])
+    for method, shared in (("fedproto", False), ("fedavg", True)):
+        result = protofed.run({"run": {"rounds": 2}, "method": {"name": method}}, federation=federation)
+        first, second = (result.model(client)[1].running_mean for client in (0, 1))
+        assert torch.equal(first, second) == shared
+        assert first.abs().sum() > 0
+
+
+def test_frozen_layers_stay():
+    module = line()
+    module[0].requires_grad_(False)
+    result = protofed.run({"run": {"rounds": 2}}, federation=protofed.Federation([table(30)], nets=[module]))
+    assert torch.equal(result.model(0)[0].weight, module[0].weight)
+    assert not torch.equal(result.model(0)[2].weight, module[2].weight)
+
+
+def test_shapes_may_differ_and_labels_may_be_names():
+    names = np.array(["low", "mid", "high"])
+    wide, small = table(60, 9), table(50, 4)
+    federation = protofed.Federation(
+        [(wide[0], names[wide[1]]), (small[0], names[small[1]].tolist())], name="two sites"
+    )
+    result = protofed.run({"run": {"rounds": 15}, "net": {"dim": 8}}, federation=federation)
+    assert result.labels == ("high", "low", "mid")
+    assert result.summary["dataset"] == "two sites"
+    assert set(result.predict(wide[0], client=0)["label"]) <= set(names)
+    assert (result.predict(wide[0], client=0)["label"] == names[wide[1]]).mean() > 0.8
+    assert result.clients[1]["classes"] == "high low mid"
+    assert [row["round"] for row in result.rounds] == list(range(1, 16))
+
+
+def test_tables_like_those_of_four_hospitals():
+    """Unequal hospitals, doubles, one with a class missing and one that is almost empty."""
+    hospitals = [table(rows, 13, 2) for rows in (303, 294, 123)]
+    hospitals.append((hospitals[0][0][:2], np.zeros(2, dtype=np.int8)))
+    result = protofed.run({"run": {"rounds": 5}}, federation=protofed.Federation(hospitals))
+    assert [row["train"] + row["test"] for row in result.clients] == [303, 294, 123, 2]
+    assert result.summary["accuracy"]["head"]["mean"] > 0.8
+
+
+def test_a_fifth_of_each_class_is_held_out_always_the_same():
+    x, y = table(50)
+    first, second = (protofed.Federation([(x, y)]) for _ in range(2))
+    assert np.bincount(first.test[0].y).tolist() == [3, 3, 3]
+    assert torch.equal(first.test[0].x, second.test[0].x)
+    held = {tuple(row) for row in first.test[0].x.tolist()}
+    assert held.isdisjoint(tuple(row) for row in first.train[0].x.tolist())
+    assert len(first.train[0]) == 41
+
+
+def test_own_test_sets_and_clients_without_any():
+    federation = protofed.Federation([table(20), table(20), ([], [])], test=[table(9), None, ([], [])], nets=[line])
+    result = protofed.run({"run": {"rounds": 2}}, federation=federation)
+    assert [(row["train"], row["test"]) for row in result.clients] == [(20, 9), (20, 0), (0, 0)]
+
+
+def test_classes_nobody_has_are_told():
+    federation = protofed.Federation([table(20)], classes=5)
+    assert federation.labels == (0, 1, 2, 3, 4)
+    assert federation.run({"run": {"rounds": 1}}).prototypes.support.flatten().tolist() == [6, 6, 5, 0, 0]
+
+
+def test_run_folders_of_own_data_are_opened_and_continued_in_python(tmp_path):
+    federation = protofed.Federation([table(30), table(30)], nets=[line()])
+    first = federation.run({"run": {"rounds": 2}}, tmp_path / "run")
+    x, _ = table(5)
+    again = protofed.Result.load(tmp_path / "run", federation=federation)
+    np.testing.assert_array_equal(again.predict(x, 0, "prototype"), first.predict(x, 0, "prototype"))
+    assert (again.summary, again.rounds, again.clients) == (first.summary, first.rounds, first.clients)
+    more = federation.run({"run": {"rounds": 4}}, tmp_path / "run", resume=True)
+    assert more.summary["rounds"] == 4
+    with pytest.raises(UserError, match="nets that were given to it in Python"):
+        protofed.Result.load(tmp_path / "run")
+    other = protofed.Federation([table(30), table(30)], nets=[line()])
+    with pytest.raises(UserError, match="made with other data"):
+        other.run({"run": {"rounds": 5}}, tmp_path / "run", resume=True)
+    with pytest.raises(UserError, match="made with another federation"):
+        protofed.Result.load(tmp_path / "run", federation=other)
+    same = protofed.Federation(
+        [(f.x, f.y) for f in federation.train], [(f.x, f.y) for f in federation.test], nets=[line()]
+    )
+    with pytest.raises(UserError, match="made with other data"):  # the same arrays, but another start
+        same.run({"run": {"rounds": 5}}, tmp_path / "run", resume=True)
+
+
+def test_own_arrays_with_nets_of_the_experiment_need_nothing_to_predict(tmp_path):
+    result = protofed.Federation([table(30)]).run({"run": {"rounds": 2}}, tmp_path / "run")
+    x, _ = table(5)
+    np.testing.assert_array_equal(protofed.Result.load(tmp_path / "run").predict(x, 0), result.predict(x, 0))
+
+
+X, Y = table(6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": []}, "data: got no client. Give a pair (x, y) for each."),
+        ({"data": [X]}, "data[0]: got a ndarray; must be a pair (x, y)."),
+        ({"data": [(X, Y), (X, Y[:4])]}, "data[1]: got inputs [6, 4] and labels [4]; must be [n, ...] and [n]."),
+        ({"data": [(X[:, 0], Y)]}, "data[0]: got inputs [6] and labels [6]; must be [n, ...] and [n]."),
+        ({"data": [(X, Y / 2)]}, "data[0]: its labels are of type float64; they must be whole numbers or names."),
+        ({"data": [(X.astype(str), Y)]}, "data[0]: its inputs are of type <U32; they must be numbers."),
+        ({"data": [(X, Y - 1)]}, "data[0]: there is no class -1. Did you mean \"1\"? Known: 0, 1."),
+        ({"data": [(X, Y)], "classes": 2}, "data[0]: there is no class 2. Known: 0, 1."),
+        ({"data": [(X, Y)], "classes": 0}, "classes: got 0; must be 1 or more, or None."),
+        ({"data": [(X, Y.astype(str))], "classes": 3}, "classes: got 3; must be the list of names, or None."),
+        ({"data": [(X, np.array(["cat"] * 6))], "classes": ["cats", "dogs"]}, "data[0]: there is no class 'cat'. Did you mean \"cats\"? Known: cats, dogs."),
+        ({"data": [(X, Y)], "classes": ["a", "a"]}, "classes: a name is there twice."),
+        ({"data": [(X, Y), (X, Y.astype(str))]}, "data: some clients' labels are names, others' are whole numbers. Use one of them."),
+        ({"data": [([], [])]}, "data: no client has inputs of shape [n, ...]."),
+        ({"data": [(X, Y)], "test": [(X, Y)] * 2}, "test: got 2 pairs for 1 clients. Give one for each, or None."),
+        ({"data": [(X, Y)], "test": [(X[:, :3], Y)]}, "test[0]: its inputs have shape (3,), but data[0]'s have (4,)."),
+        ({"data": [(X, Y)] * 3, "nets": [line(), line()]}, "nets: got 2 for 3 clients. Give one for all, or one for each."),
+        ({"data": [(X, Y)], "nets": ["mlp"]}, "nets[0] is a str; a net is a module, (module, name of its last layer), (body, head), or a function that makes one of these."),
+        ({"data": [(X, Y)], "nets": [(line(), "fc")]}, "nets[0] has no layer 'fc'. It has: 0, 1, 2."),
+        ({"data": [(X, Y)], "nets": [Residual()]}, "nets[0] (Residual) returns one thing, so where is the embedding? Give (module, name of its last layer; it has first, fc), or let it return (embedding, logits)."),
+        ({"data": [(X, Y)], "nets": [(Residual(after=True), "fc")]}, "nets[0] (Residual) does more after its layer 'fc' than that layer gives. Name its last layer, or return (embedding, logits)."),
+        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 10))]}, "nets[0] (Sequential) gives embeddings [2, 4] and scores [2, 10] for 2 inputs; it must give [2, dim] and [2, 3], as there are 3 classes. Change the net, or tell the federation its classes."),
+        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.ReLU())]}, "A sequence without parameters cannot learn."),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said(given, message):
+    with pytest.raises(UserError) as refused:
+        protofed.Federation(**given)
+    assert str(refused.value) == message
+
+
+def test_missing_values_and_misfits_say_where():
+    x = X.copy()
+    x[2, 1] = np.nan
+    with pytest.raises(UserError) as refused:
+        protofed.Federation([(X, Y), (x, Y)])
+    assert str(refused.value) == ("data[1]: 1 of its 24 values are not finite. Fill them in, or leave those rows out.")
+    with pytest.raises(UserError) as refused:
+        protofed.Federation([(X, Y)] * 2, nets=[line(), nn.Sequential(nn.Linear(5, 3))])
+    assert str(refused.value).startswith("nets[1] cannot be used with inputs of shape (4,): mat1 and mat2 shapes")
+
+
+def test_embeddings_of_different_sizes_are_refused_with_names():
+    federation = protofed.Federation([(X, Y)] * 2, nets=[line(), (nn.Linear(4, 7), nn.Linear(7, 3))])
+    with pytest.raises(UserError) as refused:
+        protofed.run(federation=federation)
+    assert str(refused.value) == (
+        "fedproto cannot bring embeddings of different sizes together: clients 0 have nets[0] (Sequential) of dim 6, "
+        "1 nets[1] (Linear) of dim 7. Give every net the same dim (net.dim)."
+    )
+
+
+def test_a_net_that_shares_a_tensor_or_draws_is_refused():
+    tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 3))
+    tied[2].weight = tied[0].weight
+    with pytest.raises(UserError, match=r"nets.0. cannot be used with inputs of shape .4,.: .* which are tied"):
+        Own(tied, "nets[0]").net((4,), 3)
+    body, head = nn.Linear(4, 4), nn.Linear(4, 4)
+    head.weight = body.weight
+    with pytest.raises(UserError, match="has a tensor under two names"):
+        Own((body, head), "nets[0]").net((4,), 4)
+
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x + torch.randn_like(x) if self.training else x
+
+    noisy = nn.Sequential(nn.Linear(4, 4), Noisy(), nn.Linear(4, 3))
+    with pytest.raises(UserError, match="drew from torch's global generator"):
+        protofed.run(federation=protofed.Federation([(X, Y)], nets=[noisy]))
+
+
+def test_a_joint_net_has_no_head_to_call():
+    net = Own(Both(), "nets[0]").net((4,), 3)
+    with pytest.raises(UserError, match="returns its embedding and scores together"):
+        net.head(net.init(torch.Generator()), torch.zeros(1, 6))

@@ -1,0 +1,299 @@
+"""Models of a finished run: predicting, exporting, joining."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import protofed
+from protofed.core import Phase
+from protofed.data.sources import SOURCES
+from protofed.errors import UserError
+from protofed.export import write_model
+from protofed.methods import METHODS
+from protofed.methods.local import Local
+from protofed.newcomer import join
+from test_cli import protofed as command  # noqa: F401
+from toys import bank
+
+TABLE = {"run": {"rounds": 12}, "data": {"clients": 6}}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    torch.set_num_threads(1)
+    return protofed.run(TABLE, out)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return SOURCES["digits"]("")
+
+
+def test_predictions_are_those_that_were_counted(run, digits):
+    for client, row in enumerate(run.clients):
+        test = run.state.members.test[client]
+        x, y = test.x[test.index].numpy(), test.labels.numpy()
+        for by in ("head", "prototype", "prototype_all"):
+            assert (run.predict(x, client, by)["label"] == y).mean() == pytest.approx(row[f"accuracy_{by}"])
+
+
+def test_a_folder_predicts_without_the_data(run, digits, monkeypatch):
+    def gone(root: str) -> None:
+        raise UserError("the data are not here")
+
+    monkeypatch.setitem(SOURCES, "digits", gone)
+    again = protofed.Result.load(run.folder)
+    x = digits.test.x[:30].numpy()
+    for by in ("head", "prototype"):
+        np.testing.assert_array_equal(again.predict(x, 2, by), run.predict(x, 2, by))
+    assert torch.equal(again.prototypes.mean, run.prototypes.mean)
+
+
+def test_no_training_example_is_unknown_and_what_is_far_is(run):
+    for client in range(6):
+        train = run.state.members.train[client]
+        x = train.x[train.index].numpy()
+        right = run.predict(x, client, "prototype")
+        own = right["label"] == train.labels.numpy()
+        assert not right["unknown"][own].any()
+        assert run.predict(100.0 * x, client, "prototype")["unknown"].all()
+    assert run.predict(x, 0)["scores"].shape == (len(x), 10)
+    assert "unknown" not in run.predict(x, 0).dtype.names
+
+
+def test_reach_is_the_largest_distance_of_a_class_by_hand(run):
+    model = run.state.model(1)
+    z, y = model.net.features(model.params, model.data)
+    for label in range(10):
+        own = (z[y == label] - run.prototypes.mean[label, 0]).norm(dim=1)
+        assert run.reach["1"][label] == (pytest.approx(own.max().item(), rel=1e-5) if len(own) else None)
+
+
+def test_the_servers_model_is_the_default_where_there_is_one(run, digits, command):  # noqa: F811
+    shared = protofed.run({**TABLE, "method": {"name": "fedavg"}})
+    assert shared.state.spokesman() is None
+    right = shared.predict(digits.test.x.numpy())["label"] == digits.test.y.numpy()
+    assert right.mean() == pytest.approx(shared.summary["global"]["accuracy"])
+    assert run.state.spokesman() == 0
+
+
+def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa: F811
+    np.save(tmp_path / "x.npy", digits.test.x[:9].numpy())
+    folder = str(run.folder)
+    code, out, err = command("predict", folder, "--input", "x.npy", "--by", "prototype", "--out", "y.npy")
+    assert (code, err) == (0, "")
+    assert out.startswith("With client 0's model (--client chooses another).\n9 inputs: ")
+    assert out.endswith("unknown. Written to y.npy.\n")
+    found = np.load("y.npy", allow_pickle=False)
+    assert found.dtype.names == ("label", "scores", "distance", "unknown")
+    np.testing.assert_array_equal(found, run.predict(digits.test.x[:9].numpy(), 0, "prototype"))
+    np.testing.assert_allclose(found["distance"], -found["scores"].max(1))
+    code, out, _ = command("predict", folder, "--input", "x.npy", "--client", "2")
+    assert out.splitlines()[0] == "label"
+    assert len(out.splitlines()) == 10
+    np.save(tmp_path / "flat.npy", digits.test.x[:9, 0].numpy())  # without the dimension of one channel
+    assert command("predict", folder, "--input", "flat.npy", "--client", "2")[1] == out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--input", "no.npy"], "There is no file no.npy."),
+        (["--input", "bad.npy"], "bad.npy is not a readable .npy file: "),
+        (["--input", "many.npz"], "many.npz is an archive of several arrays; --input wants one, .npy."),
+        (["--input", "rgb.npy"], "The inputs have shape [2, 8, 8, 3]; must be [n, 1, 8, 8]."),
+        (["--input", "words.npy"], "The inputs are of type <U1; they must be numbers."),
+        (["--input", "nan.npy"], "64 of the inputs' 64 values are not finite. Fill them in."),
+        (["--input", "x.npy", "--client", "6"], "There is no client 6; they are numbered from 0 to 5."),
+        (["--input", "x.npy", "--by", "protoype", "--client", "1"], "This model cannot predict by 'protoype'. Did you mean \"prototype\"? Known: head, prototype, prototype_all."),
+        (["--input", "x.npy", "--out", "x.npy"], "x.npy is there already. Give another --out."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_predicted_is_said(run, words, message, command, tmp_path):  # noqa: F811
+    np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8)))
+    np.save(tmp_path / "rgb.npy", np.zeros((2, 8, 8, 3)))
+    np.save(tmp_path / "nan.npy", np.full((1, 1, 8, 8), np.nan))
+    np.save(tmp_path / "words.npy", np.array(["a"]))
+    np.savez(tmp_path / "many.npz", a=np.zeros(3))
+    (tmp_path / "bad.npy").write_bytes(b"junk")
+    code, _, err = command("predict", str(run.folder), *words)
+    assert code == 2
+    assert err.startswith(f"protofed: {message}")
+
+
+def test_an_unfinished_or_strange_folder_has_no_model(command, tmp_path):  # noqa: F811
+    np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8)))
+    assert "is not a run folder" in command("predict", "nowhere", "--input", "x.npy")[2]
+    command("run", "--quiet", "--set", "run.rounds=1", "--set", "data.clients=2", "--out", "a")
+    (tmp_path / "a" / "result.json").unlink()
+    assert "has not finished: continue it with --resume" in command("predict", "a", "--input", "x.npy")[2]
+
+
+def test_nothing_to_predict_gives_nothing(run):
+    assert len(run.predict(np.zeros((0, 1, 8, 8)), 0, "prototype")) == 0
+
+
+def test_tuned_models_are_predicted_with(tmp_path, monkeypatch):
+    class Tuned(Local):
+        def tune(self, epochs):
+            return (Phase(3),)
+
+    monkeypatch.setitem(METHODS, "tuned", Tuned)
+    result = protofed.run({"run": {"rounds": 1}, "data": {"clients": 3}, "method": {"name": "tuned"}}, tmp_path / "run")
+    test = result.state.members.test[1]
+    for opened in (result, protofed.Result.load(tmp_path / "run")):
+        right = opened.predict(test.x[test.index].numpy(), 1)["label"] == test.labels.numpy()
+        assert right.mean() == pytest.approx(result.clients[1]["accuracy_head"])
+
+
+def test_prototypes_are_none_where_a_method_has_none():
+    assert protofed.run({"run": {"rounds": 1}, "data": {"clients": 2}, "method": {"name": "fedavg"}}).prototypes is None
+
+
+def test_an_exported_state_dict_is_the_models(run, command, tmp_path):  # noqa: F811
+    code, out, _ = command("export", str(run.folder), "--client", "2", "--out", "c.safetensors")
+    assert (code, out) == (0, "mlp, 7,920 numbers. Written to c.safetensors.\n")
+    run.model(2).load_state_dict(load_file("c.safetensors"))
+    assert torch.equal(load_file("c.safetensors")["head.out.bias"], run.model(2).head.out.bias)
+    with safe_open("c.safetensors", "pt") as file:
+        about = file.metadata()
+    assert json.loads(about["labels"]) == list(range(10))
+    assert json.loads(about["input"])["scale"] == 16.0
+    assert command("export", str(run.folder), "--client", "2", "--out", "c.safetensors")[0] == 2
+    assert (
+        "must end in .safetensors or .onnx" in command("export", str(run.folder), "--client", "2", "--out", "c.pt")[2]
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_exported_onnx_graph_gives_the_same_from_raw_inputs(run, digits, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    write_model(run.state.model(3), tmp_path / "c.onnx")
+    x = digits.test.x[:7].numpy()
+    session = onnxruntime.InferenceSession(tmp_path / "c.onnx")
+    embedding, logits = session.run(["embedding", "logits"], {"input": x.astype(np.float32)})
+    np.testing.assert_allclose(logits, run.predict(x, 3)["scores"], rtol=1e-4, atol=1e-4)
+    assert embedding.shape == (7, 50)
+
+
+def test_onnx_without_its_package_is_said(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(UserError, match=r"ONNX needs the package onnx: pip install 'protofed\[onnx\]'"):
+        write_model(run.state.model(0), tmp_path / "c.onnx")
+
+
+def newcomer(digits, seed: int, shots: int = 6):
+    draw = np.random.RandomState(seed)
+    classes = draw.choice(10, 3, replace=False)
+    labels, exam = digits.train.y.numpy(), digits.test.y.numpy()
+    train = np.concatenate([draw.permutation(np.flatnonzero(labels == label))[:shots] for label in classes])
+    test = np.flatnonzero(np.isin(exam, classes))
+    return (digits.train.x.numpy()[train], labels[train]), (digits.test.x.numpy()[test], exam[test])
+
+
+def test_a_newcomer_is_a_client_that_trains_with_the_prototypes_of_its_classes(run, digits):
+    data, test = newcomer(digits, 0)
+    found = join(run, data, test, epochs=3)
+    assert found.downloaded == 3 * 50
+    assert (found.train, found.test, found.steps) == (18, len(test[1]), 9)
+    assert found.classes == sorted(set(data[1].tolist()))
+    assert (found.model.predict(test[0])["label"] == test[1]).mean() == pytest.approx(found.accuracy["head"])
+
+
+def test_a_newcomer_without_pull_is_alone(digits):
+    plain = protofed.run({**TABLE, "run": {"rounds": 1}, "method": {"pull": 0.0}})
+    found = join(plain, *newcomer(digits, 1), epochs=4)
+    assert found.accuracy["head"] == found.alone
+
+
+def test_newcomers_gain_on_average(run, digits):
+    found = [join(run, *newcomer(digits, seed), epochs=6, seed=seed) for seed in range(5)]
+    assert sum(one.accuracy["head"] for one in found) >= sum(one.alone for one in found)
+
+
+def test_a_newcomer_of_fedavg_starts_from_the_servers_weights(digits):
+    shared = protofed.run({**TABLE, "method": {"name": "fedavg"}})
+    found = join(shared, *newcomer(digits, 2), epochs=1)
+    assert found.accuracy["head"] > found.alone
+    assert found.downloaded == 7920
+
+
+def test_a_newcomer_brings_its_own_net_and_layers(run, digits):
+    from torch import nn
+
+    with torch.random.fork_rng(devices=[]):
+        module = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
+        small = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10))
+    found = join(run, *newcomer(digits, 3), net=module, epochs=1)
+    assert found.model.net.name == "net (Sequential)"
+    with pytest.raises(UserError, match="cannot bring embeddings of different sizes together"):
+        join(run, *newcomer(digits, 3), net=small)
+    layers = {name: value for name, value in run.state.model(0).params.items() if name.startswith("body.")}
+    warm = join(run, *newcomer(digits, 3), layers={**layers, "head.out.bias": torch.zeros(3)}, epochs=1)
+    assert sorted(warm.given) == sorted(layers)
+    with pytest.raises(UserError, match="None of the layers given"):
+        join(run, *newcomer(digits, 3), layers={"fc": torch.zeros(3)})
+
+
+def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F811
+    (x, y), (x_test, y_test) = newcomer(digits, 4)
+    np.savez(tmp_path / "new.npz", x=x[:, 0], y=y, x_test=x_test[:, 0], y_test=y_test)
+    folder = str(run.folder)
+    code, out, err = command("join", folder, "--data", "new.npz", "--epochs", "2", "--out", "n.safetensors")
+    assert (code, err) == (0, "")
+    assert out.startswith("The newcomer has 18 training and ")
+    assert "It downloaded 150 numbers and made 6 steps: " in out
+    assert "Alone, from the same layers and with the same steps: " in out
+    assert out.endswith("Written to n.safetensors.\n")
+    words = ("--net", "mlp", "--set", "net.hidden=[32]", "--start", "n.safetensors", "--json")
+    found = json.loads(command("join", folder, "--data", "new.npz", *words)[1])
+    assert sorted(found["given"]) == ["body.fc2.bias", "head.out.bias", "head.out.weight"]
+    assert found["downloaded"] == 150
+    assert found["test"] == len(y_test)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "no.npz"], "There is no file no.npz. --data wants an .npz with x and y."),
+        (["--data", "bad.npz"], "bad.npz cannot be read as an npz with x, y: "),
+        (["--data", "wide.npz"], "The newcomer's inputs have shape [9, 9]; the run's have [1, 8, 8], and are normalised. Bring them to that shape."),
+        (["--data", "few.npz"], "The newcomer has nothing to be tested on: give a test set, or five examples of a class."),
+        (["--data", "strange.npz"], "data[0]: there is no class 11. Did you mean \"1\"? Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9."),
+        (["--data", "good.npz", "--net", "mpl"], "The experiment has a problem:\n  - net.name: there is no \"mpl\". Did you mean \"mlp\"? Known: cnn, mlp."),
+        (["--data", "good.npz", "--net", "mlp", "--set", "net.dim=9"], "fedproto cannot bring embeddings of different sizes together: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9."),
+        (["--data", "good.npz", "--set", "train.lr=1"], "--set train.lr=1: only the newcomer's net can be changed, by --set net.key=value."),
+        (["--data", "good.npz", "--start", "bad.npz"], "bad.npz is not a readable .safetensors file: "),
+    ],
+)  # fmt: skip
+def test_what_cannot_join_is_said(run, words, message, command, tmp_path):  # noqa: F811
+    (tmp_path / "bad.npz").write_bytes(b"junk")
+    x, y = np.zeros((10, 8, 8)), np.zeros(10, int)
+    np.savez(tmp_path / "good.npz", x=x, y=y)
+    np.savez(tmp_path / "few.npz", x=x[:4], y=y[:4])
+    np.savez(tmp_path / "strange.npz", x=x, y=y + 11)
+    np.savez(tmp_path / "wide.npz", x=np.zeros((10, 9, 9)), y=y)
+    code, _, err = command("join", str(run.folder), *words)
+    assert code == 2
+    assert err.startswith(f"protofed: {message}")
+
+
+def test_prototypes_of_some_classes():
+    some = bank({0: [1.0, 2.0], 1: [3.0, 4.0]}).of_classes(torch.tensor([False, True, True]))
+    assert some.mean[:, 0].tolist() == [[0, 0], [3, 4], [0, 0]]
+    assert some.support[:, 0].tolist() == [0, 1, 0]
+
+
+def test_layers_are_read_back(run, tmp_path):
+    save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors")
+    from protofed.newcomer import read_layers
+
+    assert torch.equal(read_layers(tmp_path / "a.safetensors")["a"], torch.ones(2))
