@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from protofed.config import Config
 from protofed.runner import run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from newcomers import newcomer
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -29,8 +33,12 @@ def test_demo_learns():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["fedproto-mnist-n3", "fedproto-mnist-n3-mixed"])
-def test_fedproto_learns_mnist_in_fifteen_rounds(recipe, mnist_root):
-    made = figures(recipe, "run.rounds=15", f'data.root="{mnist_root}"', "run.eval_every=15")
+def test_fedproto_learns_mnist_in_fifteen_rounds_and_newcomers_gain(recipe, mnist_root):
+    sets = ["run.rounds=15", f'data.root="{mnist_root}"', "run.eval_every=15"]
+    result = run(Config.load(RECIPES / f"{recipe}.toml", sets))
+    made = result.summary
     assert made["accuracy"]["head"]["mean"] > 0.95
     assert made["accuracy"]["prototype"]["mean"] > 0.93
     assert made["cost"]["up_params"] == made["cost"]["up_counts"] * 50
+    found = [newcomer(result, number, shots=20, epochs=10) for number in range(5)]
+    assert sum(one.accuracy["head"] for one in found) >= sum(one.alone for one in found)
