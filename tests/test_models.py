@@ -69,6 +69,34 @@ def test_no_training_example_is_unknown_and_what_is_far_is(run):
     assert "unknown" not in run.predict(x, 0).dtype.names
 
 
+def test_known_alone_is_known_in_company(run):
+    train = run.state.members.train[2]
+    x = train.x[train.index].numpy()
+    together = run.predict(x, 2, "prototype")
+    one_by_one = np.concatenate([run.predict(x[[place]], 2, "prototype") for place in range(len(x))])
+    np.testing.assert_array_equal(one_by_one["unknown"], together["unknown"])
+
+
+def test_a_folder_gives_back_what_the_run_gave(run):
+    again = protofed.Result.load(run.folder)
+    assert (again.summary, again.rounds, again.clients, again.reach) == (
+        run.summary,
+        run.rounds,
+        run.clients,
+        run.reach,
+    )
+
+
+def test_without_a_client_it_is_client_0_where_the_server_has_no_model(run, digits):
+    x = digits.test.x[:5].numpy()
+    np.testing.assert_array_equal(run.predict(x), run.predict(x, 0))
+
+
+def test_values_too_large_for_the_net_are_refused(run):
+    with pytest.raises(UserError, match="64 of the inputs' 64 values are not finite"):
+        run.predict(np.full((1, 8, 8), 1e300), 0)
+
+
 def test_reach_is_the_largest_distance_of_a_class_by_hand(run):
     model = run.state.model(1)
     z, y = model.net.features(model.params, model.data)
@@ -114,7 +142,7 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
         (["--input", "nan.npy"], "64 of the inputs' 64 values are not finite. Fill them in."),
         (["--input", "x.npy", "--client", "6"], "There is no client 6; they are numbered from 0 to 5."),
         (["--input", "x.npy", "--by", "protoype", "--client", "1"], "This model cannot predict by 'protoype'. Did you mean \"prototype\"? Known: head, prototype, prototype_all."),
-        (["--input", "x.npy", "--out", "x.npy"], "x.npy is there already. Give another --out."),
+        (["--input", "x.npy", "--out", "x.npy"], "x.npy is there already. Give another name."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_predicted_is_said(run, words, message, command, tmp_path):  # noqa: F811
@@ -147,7 +175,7 @@ def test_tuned_models_are_predicted_with(tmp_path, monkeypatch):
             return (Phase(3),)
 
     monkeypatch.setitem(METHODS, "tuned", Tuned)
-    result = protofed.run({"run": {"rounds": 1}, "data": {"clients": 3}, "method": {"name": "tuned"}}, tmp_path / "run")
+    result = protofed.run({"run": {"rounds": 3}, "data": {"clients": 3}, "method": {"name": "tuned"}}, tmp_path / "run")
     test = result.state.members.test[1]
     for opened in (result, protofed.Result.load(tmp_path / "run")):
         right = opened.predict(test.x[test.index].numpy(), 1)["label"] == test.labels.numpy()
@@ -216,7 +244,36 @@ def test_a_newcomer_without_pull_is_alone(digits):
 
 def test_newcomers_gain_on_average(run, digits):
     found = [join(run, *newcomer(digits, seed), epochs=6, seed=seed) for seed in range(5)]
-    assert sum(one.accuracy["head"] for one in found) >= sum(one.alone for one in found)
+    assert sum(one.accuracy["head"] for one in found) > sum(one.alone for one in found)
+
+
+def test_a_newcomers_inputs_are_normalised_as_the_runs(run, digits):
+    (x, y), test = newcomer(digits, 0)
+    found = join(run, (x, y), test, epochs=1)
+    assert found.model.data.input == run.state.members.train[0].input
+    assert found.model.data.take(torch.arange(len(y)))[0].std() < 2  # not 0 to 16
+
+
+def test_a_newcomer_has_the_net_of_a_client_with_inputs_like_its_own():
+    draw = np.random.RandomState(0)
+    tables = [(draw.normal(size=(20, wide)), np.arange(20) % 2) for wide in (9, 4)]
+    mixed = protofed.Federation(tables).run({"run": {"rounds": 1}})
+    found = join(mixed, (draw.normal(size=(20, 4)), np.arange(20) % 2), epochs=1)
+    assert found.model.net.shapes["body.fc1.weight"] == (64, 4)
+
+
+def test_a_newcomer_takes_up_its_own_exported_net(tmp_path):
+    from torch import nn
+
+    draw = np.random.RandomState(0)
+    data = (draw.normal(size=(20, 4)), np.arange(20) % 2)
+    with torch.random.fork_rng(devices=[]):
+        module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+        result = protofed.Federation([data], nets=[module]).run({"run": {"rounds": 1}})
+    write_model(result.state.model(0), tmp_path / "own.safetensors")
+    layers = {name: value.half() for name, value in load_file(tmp_path / "own.safetensors").items()}
+    found = join(result, data, net=module, layers=layers, epochs=1)
+    assert found.given == ["body.0.bias", "body.0.weight", "head.2.bias", "head.2.weight"]
 
 
 def test_a_newcomer_of_fedavg_starts_from_the_servers_weights(digits):
@@ -251,7 +308,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
     assert (code, err) == (0, "")
     assert out.startswith("The newcomer has 18 training and ")
     assert "It downloaded 150 numbers and made 6 steps: " in out
-    assert "Alone, from the same layers and with the same steps: " in out
+    assert "Alone, from its own layers and with the same steps: " in out
     assert out.endswith("Written to n.safetensors.\n")
     words = ("--net", "mlp", "--set", "net.hidden=[32]", "--start", "n.safetensors", "--json")
     found = json.loads(command("join", folder, "--data", "new.npz", *words)[1])
@@ -264,11 +321,13 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
     ("words", "message"),
     [
         (["--data", "no.npz"], "There is no file no.npz. --data wants an .npz with x and y."),
-        (["--data", "bad.npz"], "bad.npz cannot be read as an npz with x, y: "),
-        (["--data", "wide.npz"], "The newcomer's inputs have shape [9, 9]; the run's have [1, 8, 8], and are normalised. Bring them to that shape."),
+        (["--data", "bad.npz"], "bad.npz cannot be read as an npz: it is not a zip archive, or not a whole one."),
+        (["--data", "wide.npz"], "The newcomer's data do not fit the run's: The inputs have shape [8, 9, 9]; must be [n, 1, 8, 8]."),
         (["--data", "few.npz"], "The newcomer has nothing to be tested on: give a test set, or five examples of a class."),
+        (["--data", "half.npz"], "half.npz has no y_test; it has x, y, x_test."),
+        (["--data", "good.npz", "--out", "good.npz"], "good.npz is there already. Give another name."),
         (["--data", "strange.npz"], "data[0]: there is no class 11. Did you mean \"1\"? Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9."),
-        (["--data", "good.npz", "--net", "mpl"], "The experiment has a problem:\n  - net.name: there is no \"mpl\". Did you mean \"mlp\"? Known: cnn, mlp."),
+        (["--data", "good.npz", "--net", "mpl"], "The experiment has a problem:\n  - net.name: there is no \"mpl\". Did you mean \"mlp\"? Known: cnn, "),
         (["--data", "good.npz", "--net", "mlp", "--set", "net.dim=9"], "fedproto cannot bring embeddings of different sizes together: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9."),
         (["--data", "good.npz", "--set", "train.lr=1"], "--set train.lr=1: only the newcomer's net can be changed, by --set net.key=value."),
         (["--data", "good.npz", "--start", "bad.npz"], "bad.npz is not a readable .safetensors file: "),
@@ -278,6 +337,7 @@ def test_what_cannot_join_is_said(run, words, message, command, tmp_path):  # no
     (tmp_path / "bad.npz").write_bytes(b"junk")
     x, y = np.zeros((10, 8, 8)), np.zeros(10, int)
     np.savez(tmp_path / "good.npz", x=x, y=y)
+    np.savez(tmp_path / "half.npz", x=x, y=y, x_test=x)
     np.savez(tmp_path / "few.npz", x=x[:4], y=y[:4])
     np.savez(tmp_path / "strange.npz", x=x, y=y + 11)
     np.savez(tmp_path / "wide.npz", x=np.zeros((10, 9, 9)), y=y)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import hashlib
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.data.partition import PARTITIONS, Dirichlet, Iid, NWay, Part, deal
+from protofed.data.partition import Dirichlet, Iid, Labels, NWay, Part, Pooled, a_share, deal
+from protofed.data.skew import PARTITIONS, ByDomain, DirichletPowerLaw, Natural, PowerLaw, Shards
+from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
 
@@ -17,27 +20,52 @@ SEEDS = st.integers(0, 1000)
 CLIENTS = st.integers(1, 12)
 
 
-def split(partition, clients=8, seed=0, train=TRAIN, test=TEST) -> list[Part]:
-    return partition.split(train, test, 10, clients, seed)
+LABELS = Labels(TRAIN, TEST, 10, ("a", "b", "c"), np.arange(2000) % 3, np.arange(500) % 3)
+"""Every example also comes from one of three places."""
+
+
+def split(partition, clients=8, seed=0, labels=LABELS) -> list[Part]:
+    return partition.split(labels, clients, seed)
 
 
 def digest(parts: list[Part]) -> str:
-    return hashlib.sha256(b"|".join(array.astype("<i8").tobytes() for part in parts for array in part)).hexdigest()[:16]
+    arrays = [array.astype("<i8").tobytes() for part in parts for array in part[:2]]
+    return hashlib.sha256(b"|".join(arrays)).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("dirichlet", "f854a8db51d93042"), ("iid", "fdf1bafbcc907594"), ("nway", "7ea64ea731a36c49")]
+    ("name", "expected"),
+    [
+        ("by_domain", "d637b0291f3ab138"),
+        ("dirichlet", "f854a8db51d93042"),
+        ("dirichlet_power_law", "793de789ed8e570a"),
+        ("iid", "fdf1bafbcc907594"),
+        ("natural", "7c6025ee4833c99d"),
+        ("nway", "7ea64ea731a36c49"),
+        ("pooled", "592ccf6dd5f1a14b"),
+        ("power_law", "06db1b2fa9ddcff8"),
+        ("shards", "b7f1fe718a4da753"),
+    ],
 )
 def test_partitions_never_change(name, expected):
     """Golden hashes: draws come from streams that numpy keeps frozen."""
-    assert digest(split(PARTITIONS[name](), seed=3)) == expected
+    own = {"natural": 0, "pooled": 0}
+    assert digest(split(PARTITIONS[name](), own.get(name, 8), seed=3)) == expected
 
 
 @given(SEEDS, CLIENTS)
 @settings(max_examples=25, deadline=None)
-@pytest.mark.parametrize("partition", [Iid(), Dirichlet(smallest=0), Dirichlet(alpha=5.0, smallest=0, capped=False)])
+@pytest.mark.parametrize(
+    "partition",
+    [
+        Iid(), Dirichlet(smallest=0), Dirichlet(alpha=5.0, smallest=0, capped=False), DirichletPowerLaw(),
+        DirichletPowerLaw(alpha=0.01, gamma=1.5), PowerLaw(ways=0), Shards(ways=10), ByDomain(), Natural(), Pooled(),
+    ],
+    ids=repr,
+)  # fmt: skip
 def test_nothing_is_lost_or_given_twice(partition, seed, clients):
-    parts = split(partition, clients, seed)
+    own = {ByDomain: max(3, clients), Natural: 0, Pooled: 0}
+    parts = split(partition, own.get(type(partition), clients), seed)
     for place, labels in enumerate((TRAIN, TEST)):
         given_out = np.concatenate([part[place] for part in parts])
         assert sorted(given_out.tolist()) == list(range(len(labels)))
@@ -66,7 +94,7 @@ def test_nway_test_slices_are_disjoint_while_there_is_enough():
     assert len(set(every.tolist())) == len(every)
 
 
-@pytest.mark.parametrize("name", sorted(PARTITIONS))
+@pytest.mark.parametrize("name", sorted(PARTITIONS.keys() - {"natural", "pooled"}))  # these draw nothing
 def test_same_seed_same_partition_other_seed_another(name):
     partition = PARTITIONS[name]()
     assert digest(split(partition, seed=1)) == digest(split(partition, seed=1)) != digest(split(partition, seed=2))
@@ -91,6 +119,82 @@ def test_dirichlet_test_sets_have_the_shares_of_the_training_sets():
         assert np.abs(mine - exam).max() <= 0.03  # rounding of a share of 50
 
 
+@given(SEEDS, st.integers(5, 12), st.integers(1, 10))
+@settings(max_examples=25, deadline=None)
+def test_shards_have_as_many_classes_as_asked_and_even_shares(seed, clients, ways):
+    parts = split(Shards(ways=ways), clients, seed)
+    every = np.concatenate([part.train for part in parts])
+    assert len(set(every.tolist())) == len(every)
+    if clients * ways >= 10:
+        assert len(every) == len(TRAIN)  # every class has somebody
+    counts = np.stack([np.bincount(TRAIN[part.train], minlength=10) for part in parts])
+    assert ((counts > 0).sum(1) == ways).all()
+    for column in counts.T:
+        assert np.ptp(column[column > 0], axis=0) <= 1 if (column > 0).any() else True
+
+
+@given(SEEDS, st.integers(5, 20), st.integers(1, 10), st.integers(0, 5))
+@settings(max_examples=25, deadline=None)
+def test_power_law_gives_the_smallest_and_uneven_sizes(seed, clients, ways, smallest):
+    parts = split(PowerLaw(ways=ways, smallest=smallest), clients, seed)
+    counts = np.stack([np.bincount(TRAIN[part.train], minlength=10) for part in parts])
+    assert ((counts > 0).sum(1) <= ways).all()
+    assert (np.sort(counts, 1)[:, -ways:] >= smallest).all()
+    every = np.concatenate([part.train for part in parts])
+    assert len(set(every.tolist())) == len(every)
+
+
+def test_sizes_are_more_uneven_the_larger_sigma_and_the_smaller_gamma():
+    def spread(partition) -> float:
+        sizes = [len(part.train) for part in split(partition, 20)]
+        return float(np.std(sizes) / np.mean(sizes))
+
+    assert spread(PowerLaw(sigma=0.0)) < 0.1 < 0.5 < spread(PowerLaw(sigma=2.0))
+    assert spread(DirichletPowerLaw(gamma=10.0)) < spread(DirichletPowerLaw(gamma=1.5))
+
+
+def test_a_small_alpha_gives_few_classes_with_power_law_sizes():
+    def classes(alpha: float) -> float:
+        parts = split(DirichletPowerLaw(alpha=alpha), 20)
+        return float(np.mean([len(np.unique(TRAIN[part.train])) for part in parts]))
+
+    assert classes(0.01) < 4 < 8 < classes(100.0)
+
+
+def test_by_domain_gives_every_client_one_domain():
+    parts = split(ByDomain(), 7)
+    for client, part in enumerate(parts):
+        assert set(LABELS.train_group[part.train]) == set(LABELS.test_group[part.test]) == {client % 3}
+    assert len(split(ByDomain(), 0)) == 3
+
+
+def test_natural_clients_are_the_groups():
+    parts = split(Natural(), 0)
+    assert [set(LABELS.train_group[part.train]) for part in parts] == [{0}, {1}, {2}]
+    assert len(split(Natural(), 2)) == 2
+
+
+def test_a_thousand_clients_are_partitioned_in_no_time_and_without_a_copy(mnist_root):
+    data = SOURCES["mnist"](mnist_root)
+    began = time.perf_counter()
+    parts = PowerLaw().split(data.holdings(), 1000, 0)
+    assert time.perf_counter() - began < 2
+    sizes = np.array([len(part.train) for part in parts])
+    assert (len(parts), sizes.sum(), sizes.min()) == (1000, 60_000, 10)
+    assert sizes.std() > 1.5 * sizes.mean()
+    assert all(len(np.unique(data.train.y[part.train])) == 2 for part in parts)
+    assert all(data.train.subset(part.train).x is data.train.x for part in parts)
+
+
+@given(SEEDS, st.sampled_from([0.1, 0.2, 0.25, 0.5, 1.0]))
+@settings(max_examples=20, deadline=None)
+def test_a_share_of_each_class_is_set_aside(seed, share):
+    held = a_share(TRAIN[:1234], share, random_state(seed))
+    for label in range(7):
+        own = held[TRAIN[:1234] == label]
+        assert own.sum() == int(len(own) * share + 1e-9)
+
+
 def test_deal_by_hand():
     shares = np.array([[0.5, 0.5], [1.0, 0.0]])
     first, second = deal(np.array([0, 0, 0, 0, 1, 1]), shares, random_state(0))
@@ -105,6 +209,11 @@ def test_deal_by_hand():
         (NWay(ways=10, shots=50, stdev=0), 8, "partition.shots: got 50, but class 0 has 200 training examples for the 8 clients "
          "that hold it, which want 400. Use 25 shots or fewer, fewer clients or fewer ways."),
         (NWay(test=51), 8, "partition.test: got 51, but class 0 has 50 test examples. Use 50 or fewer."),
+        (Shards(ways=11), 8, "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
+        (PowerLaw(ways=10, smallest=30), 8, "partition.smallest: got 30, but class 0 has 200 training examples for the 8 clients that have it. Use 25 or less, or fewer clients."),
+        (ByDomain(), 2, "data.clients: got 2, but there are 3 domains (a, b, c). Use 3 or more."),
+        (Natural(), 4, "data.clients: got 4, but the data have 3. Use 3 or fewer."),
+        (Pooled(), 4, "data.clients: got 4, but partition pooled has one client. Leave it out."),
         (Iid(), 3000, "data.clients: got 3000, but there are 2,000 training examples. Use 2000 clients or fewer."),
         (Dirichlet(smallest=100), 50, "data.clients: got 50, but there are 2,000 training examples, too few for 100 each (partition.smallest). Use 20 clients or fewer."),
         (Dirichlet(alpha=0.01, smallest=90), 20, "partition.smallest: got 90, but 1,000 draws of Dirichlet(0.01) over 20 clients and 2000 "
@@ -115,3 +224,13 @@ def test_infeasible_requests_say_what_would_do(partition, clients, message):
     with pytest.raises(UserError) as caught:
         split(partition, clients)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", ["by_domain", "natural"])
+def test_data_that_do_not_say_where_they_come_from(name):
+    with pytest.raises(UserError) as caught:
+        split(PARTITIONS[name](), labels=Labels(TRAIN, TEST, 10))
+    assert str(caught.value) == (
+        f"partition.name: got {name}, but these data do not say where each example comes from. "
+        "Use another partition, such as dirichlet."
+    )

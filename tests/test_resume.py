@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
+from filelock import FileLock
 from safetensors.torch import load
 
 from protofed import checkpoint
@@ -147,6 +147,41 @@ def test_a_second_run_on_a_running_folder_is_refused_and_a_killed_one_leaves_no_
     go(tmp_path / "run")
 
 
+def test_a_run_that_came_and_went_while_this_one_waited_for_the_lock_is_left_alone(tmp_path, monkeypatch):
+    table, acquire = {**TABLE, "run": {"rounds": 1}}, FileLock.acquire
+
+    def another_first(self, **how):
+        monkeypatch.setattr(FileLock, "acquire", acquire)
+        run(table, tmp_path / "run")
+        return acquire(self, **how)
+
+    monkeypatch.setattr(FileLock, "acquire", another_first)
+    with pytest.raises(UserError, match="is there already and not empty"):
+        run({**table, "train": {"lr": 0.7}}, tmp_path / "run")
+    assert run(table, tmp_path / "run", resume=True).summary["rounds"] == 1
+
+
+def test_a_run_that_goes_on_is_not_finished_meanwhile(tmp_path):
+    class Stop:
+        def started(self, *_):
+            raise KeyboardInterrupt
+
+        def round(self, row): ...
+
+    run({**TABLE, "run": {"rounds": 1}}, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watcher=Stop())
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_damaged_checkpoint_does_not_crowd_out_a_whole_one(tmp_path):
+    where = tmp_path / "run" / "checkpoint"
+    run({**TABLE, "run": {"rounds": 5, "checkpoint_every": 2}}, tmp_path / "run")
+    truncate(where / "000005.safetensors", random.Random(1))
+    run({**TABLE, "run": {"rounds": 6, "checkpoint_every": 6}}, tmp_path / "run", resume=True)
+    assert checkpoint.stored(where) == ["000006", "000004"]
+
+
 def test_a_run_killed_before_it_had_begun_can_be_started_again(tmp_path):
     (tmp_path / "run").mkdir()
     for name in (LOCK, ".config.toml.new"):
@@ -199,8 +234,8 @@ def test_ctrl_c_waits_for_the_write():
 def test_ctrl_c_in_a_real_run_says_how_to_go_on_and_it_does(tmp_path):
     words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]
     process = subprocess.Popen([*words, "--out", "run", "--set", "run.rounds=400"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
-    while not process.stdout.readline().startswith("round 3/"):
-        pass
+    lines = iter(process.stdout.readline, "")
+    assert any(line.startswith("round 3/") for line in lines)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -249,4 +284,3 @@ def test_a_damaged_checkpoint_is_told(tmp_path):
     truncate(tmp_path / "run" / "checkpoint" / "000003.safetensors", random.Random(1))
     run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watcher=Listening())
     assert told == [2, "damaged, and done again: checkpoint 000003"]
-    assert torch.get_num_threads() == 1

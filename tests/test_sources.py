@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from protofed.data.examples import Examples
-from protofed.data.sources import SOURCES, digits
+from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 
 IDX = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
@@ -26,7 +26,7 @@ def fake(root, pack=lambda content: content, suffix="") -> None:
 
 
 def test_digits_are_split_evenly_and_normalised():
-    data = digits("")
+    data = SOURCES["digits"]("")
     assert (len(data.train), len(data.test)) == (1442, 355)
     assert data.train.labels.bincount().tolist() == [143, 146, 142, 147, 145, 146, 145, 144, 140, 144]
     x, _ = data.train.take(torch.arange(len(data.train)))
@@ -70,7 +70,7 @@ def test_arrays_of_the_wrong_shape_are_called_so(tmp_path):
         x_test=np.zeros((4, 28, 28)),
         y_test=np.zeros(4),
     )
-    with pytest.raises(UserError, match=r"the train part .* has images \[4, 9, 9\]"):
+    with pytest.raises(UserError, match=r"the train part .* has inputs \[4, 9, 9\]"):
         SOURCES["mnist"](str(tmp_path))
 
 
@@ -78,7 +78,7 @@ def test_labels_that_are_none_are_called_so(tmp_path):
     images = np.zeros((4, 28, 28), np.uint8)
     for labels in (np.array(["a"] * 4), np.array([0, 1, 2, 10])):
         np.savez(tmp_path / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-        with pytest.raises(UserError, match=r"the train labels in .* are not whole numbers from 0 to 9"):
+        with pytest.raises(UserError, match=r"the train part in .*: its labels are not whole numbers from 0 to 9"):
             SOURCES["mnist"](str(tmp_path))
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from protofed.data.partition import PARTITIONS
+from protofed.data.skew import PARTITIONS
 from protofed.data.sources import SOURCES
 from protofed.methods import METHODS
 from protofed.nets import NETS
@@ -19,7 +19,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     if kind == "recipes":
         return recipes()
     if kind == "datasets":
-        return [{"name": name, "about": first_line(load), "options": {}} for name, load in SOURCES.items()]
+        return [{"name": name, "about": source.about, "options": {}} for name, source in SOURCES.items()]
     registries: dict[str, dict[str, Any]] = {"methods": METHODS, "partitions": PARTITIONS, "nets": NETS}
     return [
         {"name": name, "about": first_line(made), "options": {f.name: f.default for f in fields(made)}}

@@ -15,6 +15,7 @@ from protofed.folder import write
 from protofed.messages import flatten, grouped, unflatten
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from protofed.core import AnyMethod
@@ -42,9 +43,14 @@ def store(where: Path, rounds: int, server: Any, kept: dict[int, Any], experimen
     }
     write(where / f"{name}.json", json.dumps({**about, "check": checksum(about)}).encode())
     newest = stored(where)[:2]
-    for path in (*where.glob("*.json"), *where.glob("*.safetensors")):
-        if path.stem not in newest:
-            path.unlink()
+    remove(where, {path.stem for path in (*where.glob("*.json"), *where.glob("*.safetensors"))} - set(newest))
+
+
+def remove(where: Path, names: Iterable[str]) -> None:
+    """Take checkpoints away; the JSON first, without which the tensors do not count."""
+    for name in names:
+        (where / f"{name}.json").unlink(missing_ok=True)
+        (where / f"{name}.safetensors").unlink(missing_ok=True)
 
 
 def checksum(about: dict[str, Any]) -> str:

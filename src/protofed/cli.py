@@ -154,11 +154,10 @@ def init(
 ) -> None:
     """Write an experiment file with every key, its default and what it means."""
     from protofed.config import Config
-    from protofed.folder import write
+    from protofed.folder import must_be_new, write
     from protofed.template import template
 
-    if file.exists():
-        raise UserError(f"{file} is there already. Give another name.")
+    must_be_new(file)
     text = template(Config.load(None, sets or ()), str(file))
     write(file, text.encode())
     print(f"Written to {file}. Change it, then: protofed run {shlex.quote(str(file))}")

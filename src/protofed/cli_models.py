@@ -32,10 +32,11 @@ def predict(
     `unknown`: is it farther than that class ever was in training? Without --out they are printed.
     """
     from protofed import predictions
+    from protofed.folder import must_be_new
     from protofed.results import Result
 
-    if out and out.exists():
-        raise UserError(f"{out} is there already. Give another --out.")
+    if out:
+        must_be_new(out)
     result = Result.load(folder)
     if client is None:
         client = result.state.spokesman()
@@ -90,8 +91,11 @@ def join(
     """
     from protofed import export, newcomer
     from protofed.config import Config
+    from protofed.folder import must_be_new
     from protofed.results import Result
 
+    if out:
+        must_be_new(out)
     if strange := [word for word in sets or () if not word.startswith("net.")]:
         raise UserError(f"--set {strange[0]}: only the newcomer's net can be changed, by --set net.key=value.")
     words = [*([f"net.name={net}"] if net else []), *(sets or [])]

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 
 from protofed.core import AnyMethod
-from protofed.data.partition import PARTITIONS, Partition
+from protofed.data.partition import Partition
+from protofed.data.skew import PARTITIONS
 from protofed.data.sources import SOURCES
 from protofed.engines import ENGINES
 from protofed.errors import ConfigError, UserError, did_you_mean
@@ -68,14 +69,20 @@ class Data:
     """`protofed list datasets` shows them"""
     root: str = ""
     """the folder that has the data files; "": $PROTOFED_DATA, else ~/.cache/protofed"""
-    clients: Annotated[int, Ge(1)] = 20
-    """how many clients there are"""
+    clients: Annotated[int, Ge(0)] = 0
+    """how many clients there are; 0: as many as the data have by themselves in this partition, else 20"""
+    normalise: Literal["dataset", "client"] = "dataset"
+    """dataset: as docs/data.md says, mostly by constants; client: each client by its own means and deviations"""
 
 
 @dataclass(frozen=True)
 class Eval:
     """[eval]"""
 
+    test: Literal["dataset", "own"] = "dataset"
+    """dataset: clients are tested on their part of the data's test set; own: on a fifth of each class they hold"""
+    validation: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """the share of its training examples that every client sets aside to choose the best round by"""
     reporting: Reporting = "clients"
     """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
 
@@ -142,25 +149,30 @@ class Config:
             known("data.name", data.name, SOURCES, problems)
         engine = check("engine", EngineChoice, got["engine"], problems)
         known("engine.name", engine and engine.name, ENGINES, problems)
-        partition_name, partition = named("partition", PARTITIONS, got["partition"], problems)
+        own: dict[str, type[Any]] = {GIVEN: Given} if data and data.name == GIVEN else {}
+        partition_name, partition = named("partition", {**PARTITIONS, **own}, got["partition"], problems)
         method_name, method = named("method", METHODS, got["method"], problems)
         config = cls(
             run=check("run", Run, got["run"], problems),
             data=data,
             partition_name=partition_name,
             partition=partition,
-            nets=net_choices(got["net"], problems),
+            nets=net_choices(got["net"], {**NETS, **own}, problems),
             method_name=method_name,
             method=method,
             train=check("train", Training, got["train"], problems),
             eval=check("eval", Eval, got["eval"], problems),
             engine=engine,
         )
-        if not problems and isinstance(config.run.sample, int) and config.run.sample > config.data.clients:
-            problems.append(f"run.sample: got {config.run.sample}, but there are {config.data.clients} clients")
         if problems:
             raise ConfigError(problems)
         return config
+
+    def counted(self, clients: int) -> Config:
+        """The experiment once it is known how many clients there are."""
+        if isinstance(self.run.sample, int) and self.run.sample > clients:
+            raise ConfigError([f"run.sample: got {self.run.sample}, but there are {clients} clients"])
+        return replace(self, data=replace(self.data, clients=clients))
 
     @classmethod
     def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
@@ -242,8 +254,6 @@ def named(
 ) -> tuple[str, Any]:
     """The thing a section names, made with the section's other keys."""
     name = table.get("name", DEFAULT[section.partition("[")[0]])
-    if name == GIVEN:
-        registry = {GIVEN: Given}
     if not known(f"{section}.name", name, registry, problems):
         return str(name), None
     return name, check(
@@ -251,7 +261,7 @@ def named(
     )
 
 
-def net_choices(got: Any, problems: list[str]) -> tuple[NetChoice, ...]:
+def net_choices(got: Any, registry: Mapping[str, type[Any]], problems: list[str]) -> tuple[NetChoice, ...]:
     """The nets of [net], or of several [[net]]."""
     tables = got if isinstance(got, list) else [got]
     if not tables or not all(isinstance(table, Mapping) for table in tables):
@@ -260,7 +270,7 @@ def net_choices(got: Any, problems: list[str]) -> tuple[NetChoice, ...]:
     choices = []
     for number, table in enumerate(tables, 1):
         place = "net" if len(tables) == 1 else f"net[{number}]"
-        name, design = named(place, NETS, {key: value for key, value in table.items() if key != "share"}, problems)
+        name, design = named(place, registry, {key: value for key, value in table.items() if key != "share"}, problems)
         share = check(place, Share, {"share": table.get("share", 1.0)}, problems)
         choices.append(NetChoice(name, design, share.share if share else 1.0))
     return tuple(choices)

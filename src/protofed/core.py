@@ -6,7 +6,7 @@ value of a tensor, and may be mapped over many clients at once. Every other hook
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import torch
@@ -99,7 +99,6 @@ class Client(Site):
     """A client when it joins."""
 
     data: Examples
-    layers: Params = field(default_factory=dict, kw_only=True)  # those it brings along, in the place of random ones
 
     @property
     def examples(self) -> int:
@@ -108,7 +107,7 @@ class Client(Site):
     @property
     def params(self) -> Params:
         """Fresh parameters of this client's own."""
-        return self.net.init(self.generator("init")) | self.layers
+        return self.net.init(self.generator("init"))
 
 
 @dataclass(frozen=True)

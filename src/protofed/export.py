@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from protofed import __version__
 from protofed.errors import UserError
-from protofed.folder import write
+from protofed.folder import must_be_new, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 def write_model(model: Model, path: Path) -> None:
     """Write the model; the ending of the name says how: .safetensors or .onnx."""
-    if path.exists():
-        raise UserError(f"{path} is there already. Give another --out.")
+    must_be_new(path)
     if path.suffix not in (".safetensors", ".onnx"):
         raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
     path.parent.mkdir(parents=True, exist_ok=True)

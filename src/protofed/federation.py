@@ -11,9 +11,10 @@ import numpy as np
 
 from protofed.config import GIVEN, Config, Data, Given, NetChoice
 from protofed.data.examples import Examples
-from protofed.data.partition import Part, a_fifth
+from protofed.data.labels import names, numbered
+from protofed.data.partition import Part, a_share
 from protofed.draws import random_state
-from protofed.errors import UserError, did_you_mean
+from protofed.errors import UserError
 from protofed.members import Members, equipped
 from protofed.nets.own import Own
 
@@ -52,13 +53,13 @@ class Federation:
             raise UserError("data: no client has inputs of shape [n, ...].")
         train = [(x if x.ndim > 1 else np.zeros((0, *shapes[0]), np.float32), y) for x, y in train]
         if test is None:
-            masks = [a_fifth(y, random_state("held out", client)) for client, (_, y) in enumerate(train)]
+            masks = [a_share(y, 0.2, random_state("held out", client)) for client, (_, y) in enumerate(train)]
             exam = [(x[mask], y[mask]) for (x, y), mask in zip(train, masks, strict=True)]
             train = [(x[~mask], y[~mask]) for (x, y), mask in zip(train, masks, strict=True)]
             self.parts = tuple(Part(np.flatnonzero(~mask), np.flatnonzero(mask)) for mask in masks)
         else:
             exam = [
-                (x[:0], y[:0]) if given is None or not len(given[0]) else pair(given, f"test[{client}]")
+                (x[:0], y[:0]) if given is None else examined(pair(given, f"test[{client}]"), x)
                 for client, (given, (x, y)) in enumerate(zip(test, train, strict=True))
             ]
             self.parts = tuple(
@@ -83,7 +84,7 @@ class Federation:
         for client, (net, examples) in enumerate(zip(given, self.train, strict=True)):
             if (id(net), examples.shape) not in made:
                 place = f"nets[{client if len(nets) > 1 else 0}]"
-                made[id(net), examples.shape] = Own(net, place).net(examples.shape, len(self.labels))
+                made[id(net), examples.shape] = Own.net(net, place, examples.shape, len(self.labels))
         return tuple(made[id(net), examples.shape] for net, examples in zip(given, self.train, strict=True))
 
     def __len__(self) -> int:
@@ -109,12 +110,30 @@ class Federation:
         return run(config, out, federation=self, **more)
 
 
+def examined(test: Pair, x: np.ndarray) -> Pair:
+    """A test set; an empty one has the shape of the training inputs."""
+    return test if len(test[1]) else (x[:0], test[1])
+
+
+def array(given: Any, whose: str) -> np.ndarray:
+    """An array as this machine has it; of Python objects only if they are all text."""
+    try:
+        made = np.asarray(given)
+        if made.dtype.kind == "O":
+            made = np.asarray(made.tolist())
+            if made.dtype.kind == "U" and not all(isinstance(value, str) for value in np.asarray(given).flat):
+                raise ValueError("text and numbers are mixed")
+        return made.astype(made.dtype.newbyteorder("="), copy=False)
+    except (ValueError, TypeError) as problem:
+        raise UserError(f"{whose}: it cannot be read as an array: {problem}.") from problem
+
+
 def pair(given: Any, whose: str) -> Pair:
     """A client's inputs and labels as arrays that fit each other."""
     if not (isinstance(given, tuple | list) and len(given) == 2):
         raise UserError(f"{whose}: got a {type(given).__name__}; must be a pair (x, y).")
-    x, y = (np.asarray(part) for part in given)
-    if not len(y) and not x.size and y.ndim == 1:
+    x, y = (array(part, whose) for part in given)
+    if not y.size and not x.size and y.ndim == 1:
         return x.astype(np.float32), y.astype(np.int64)
     if x.dtype.kind not in "biuf":
         raise UserError(f"{whose}: its inputs are of type {x.dtype}; they must be numbers.")
@@ -130,35 +149,3 @@ def pair(given: Any, whose: str) -> Pair:
                 f"{whose}: {bad} of its {x.size:,} values are not finite. Fill them in, or leave those rows out."
             )
     return (x.astype(np.uint8) if x.dtype.kind == "b" else x), y
-
-
-def names(labels: Sequence[np.ndarray], classes: int | Sequence[str | int] | None) -> tuple[str | int, ...]:
-    """What the classes are called."""
-    there = [y for y in labels if len(y)]
-    by_name = any(y.dtype.kind == "U" for y in there)
-    if by_name and any(y.dtype.kind != "U" for y in there):
-        raise UserError("data: some clients' labels are names, others' are whole numbers. Use one of them.")
-    if isinstance(classes, int):
-        if by_name or classes < 1:
-            raise UserError(
-                f"classes: got {classes}; must be {'the list of names' if by_name else '1 or more'}, or None."
-            )
-        return tuple(range(classes))
-    if classes is not None:
-        if len(set(classes)) < len(classes):
-            raise UserError("classes: a name is there twice.")
-        return tuple(classes)
-    if by_name:
-        return tuple(np.unique(np.concatenate(there)).tolist())
-    return tuple(range(max((int(y.max()) for y in there), default=0) + 1))
-
-
-def numbered(labels: tuple[str | int, ...], y: np.ndarray, whose: str) -> np.ndarray:
-    """Labels as class numbers [n]."""
-    found, inverse = np.unique(y, return_inverse=True)
-    places = {label: place for place, label in enumerate(labels)}
-    for label in found.tolist():
-        if label not in places:
-            hint = did_you_mean(str(label), map(str, labels)) if len(labels) <= 30 else f"There are {len(labels)}."
-            raise UserError(f"{whose}: there is no class {label!r}. {hint}")
-    return np.array([places[label] for label in found.tolist()], dtype=np.int64)[inverse]

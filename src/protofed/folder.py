@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,12 +87,16 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise UserError(f"{path} cannot be made: {problem.strerror}. Give another --out.") from problem
-        begun = {LOCK, ".config.toml.new"}  # all that a run leaves which was killed before it had begun
-        if {inside.name for inside in path.iterdir()} - begun:
-            way = "Continue that run with --resume, or give" if (path / "config.toml").exists() else "Give"
-            raise UserError(f"{path} is there already and not empty. {way} another --out.")
+        cls(path).must_be_empty()  # so that nothing is put into a stranger's folder, not even a lock
         with cls(path).locked() as folder:
+            folder.must_be_empty()  # another run may have come and gone
             yield folder
+
+    def must_be_empty(self) -> None:
+        begun = {LOCK, ".config.toml.new"}  # all that a run leaves which was killed before it had begun
+        if {inside.name for inside in self.path.iterdir()} - begun:
+            way = "Continue that run with --resume, or give" if (self.path / "config.toml").exists() else "Give"
+            raise UserError(f"{self.path} is there already and not empty. {way} another --out.")
 
     @classmethod
     def old(cls, path: Path) -> Folder:
@@ -133,7 +137,7 @@ class Folder:
     def partition(self) -> dict[str, Any] | None:
         """Who holds what; None if the run was stopped before it was written."""
         path = self.path / "partition.json"
-        return read_json(path, "sha256", "labels", "clients") if path.exists() else None
+        return read_json(path, "sha256") if path.exists() else None
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """All rounds so far, in place of whatever is there."""
@@ -187,18 +191,23 @@ class Folder:
     def clients(self) -> list[dict[str, Any]]:
         """The rows of clients.csv."""
 
-        def value(text: str) -> Any:
-            for kind in (int, float):
-                with suppress(ValueError):
-                    return kind(text)
-            return text or None
+        def value(key: str, text: str) -> Any:
+            if key.startswith("accuracy_"):
+                return float(text) if text else None
+            return int(text) if key in ("client", "train", "test") else text
 
         with (self.path / "clients.csv").open(encoding="utf-8", newline="") as file:
-            return [{key: value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+            return [{key: value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
 
     def reach(self) -> dict[str, Any]:
         """How far examples of each class were from its prototype, for each client."""
         return read_json(self.path / "reach.json")
+
+
+def must_be_new(path: Path) -> None:
+    """Refuse to write over a file."""
+    if path.exists():
+        raise UserError(f"{path} is there already. Give another name.")
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from protofed import draws
-from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site
+from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
+from protofed.data.augment import Change, changer
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Training:
     """the largest L2 norm of a gradient; 0: as it comes"""
     drop_last: bool = False
     """leave out an epoch's last, short batch (never its only one)"""
+    augment: tuple[Change, ...] = ()
+    """what is done to training images: "crop" (shifted by up to an eighth of the side), "flip" (mirrored), or both"""
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
@@ -147,9 +150,11 @@ def train(
             for batches in epochs:
                 outcome.observed = ()  # what is reported is the last epoch's
                 for positions in batches:
-                    batch = Batch.of(*data.take(positions))
+                    spot = (site.round, site.client, outcome.steps)
+                    change = changer(training.augment, draws.derive(site.seed, purpose, "augment", *spot))
+                    batch = Batch.of(*data.take(positions, change))
                     leaves = {name: outcome.params[name].detach().requires_grad_() for name in moving}
-                    key = draws.derive(site.seed, purpose, "dropout", site.round, site.client, outcome.steps)
+                    key = draws.derive(site.seed, purpose, "dropout", *spot)
                     with draws.DerivedDropout(torch.tensor(key)):
                         loss = method.loss(net, outcome.params | leaves, batch, down, kept)
                     grads = torch.autograd.grad(
@@ -160,6 +165,20 @@ def train(
                     outcome.params |= {name: value.detach() for name, value in moved.items()}
                     outcome.note(loss, len(positions))
     return outcome
+
+
+def take_part(
+    method: AnyMethod, client: Client, kept: Any, down: Any, training: Training
+) -> tuple[Trained[Any, Any], Outcome]:
+    """A client's round: it receives, checks, trains; what it keeps and uploads is up to the method."""
+    start = method.receive(kept, down)
+    client.net.check(start)
+    outcome = train(method, client, client.data, start, down, kept, method.phases(training.epochs), training)
+    trained = Trained(
+        **vars(client), kept=kept, down=down, start=start, end=outcome.params, lr=training.rate(client.round),
+        steps=outcome.steps, observed=outcome.observed,
+    )  # fmt: skip
+    return trained, outcome
 
 
 def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Training) -> Params:

@@ -13,15 +13,17 @@ import torch
 from protofed.config import GIVEN
 from protofed.core import AnyMethod, Client, Net, Site
 from protofed.data.examples import Examples
-from protofed.data.partition import Part
+from protofed.data.partition import Part, a_share
 from protofed.data.sources import SOURCES
+from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.nets import make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from protofed.config import Config
+    from protofed.config import Config, Eval
+    from protofed.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,11 @@ class Members:
     nets: tuple[Net, ...]  # one for each client; clients with equal nets share the object
     train: tuple[Examples, ...]
     test: tuple[Examples, ...]
-    balanced: tuple[Examples, ...]  # several where the inputs' shapes differ
+    balanced: tuple[Examples, ...]  # several where the inputs' shapes or constants differ
     parts: tuple[Part, ...]
+    validation: tuple[Examples, ...] = ()  # () where nobody has any
+    groups: tuple[str, ...] = ()  # for each client where its data come from; () or "" where that is not one place
+    remark: str = ""  # to be said wherever a result is shown: "subset", "re-made"
 
     @classmethod
     def of(cls, config: Config) -> Members:
@@ -45,14 +50,26 @@ class Members:
                 "protofed.run(config, out, federation=..., resume=True)."
             )
         data = SOURCES[config.data.name](config.data.root)
-        clients = config.data.clients
-        parts = config.partition.split(
-            data.train.labels.numpy(), data.test.labels.numpy(), data.classes, clients, config.run.seed
+        dealt = config.partition.split(data.holdings(), config.data.clients, config.run.seed)
+        parts = tuple(
+            set_aside(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
+            for client, part in enumerate(dealt)
         )
-        nets = equipped(config, [data.train.shape] * clients, data.classes)
+        train = [data.train.subset(part.train) for part in parts]
+        test = [(data.train if part.own else data.test).subset(part.test) for part in parts]
+        validation = [data.train.subset(part.validation) for part in parts] if config.eval.validation else []
+        balanced: tuple[Examples, ...] = (data.test,)
+        if "client" in (config.data.normalise, data.normalise):
+            train = [examples.by_own_statistics() for examples in train]
+            test, validation = (
+                [part.normalised_like(own) for part, own in zip(given, train, strict=bool(given))]
+                for given in (test, validation)
+            )
+            balanced = tuple(test)  # each client's with its own constants
+        nets = equipped(config, [data.train.shape] * len(parts), data.classes)
         return cls(
-            data.name, tuple(range(data.classes)), nets, tuple(data.train.subset(part.train) for part in parts),
-            tuple(data.test.subset(part.test) for part in parts), (data.test,), tuple(parts),
+            data.name, data.labels, nets, tuple(train), tuple(test), balanced, parts, tuple(validation),
+            origins(data, parts), data.remark,
         )  # fmt: skip
 
     @classmethod
@@ -67,7 +84,8 @@ class Members:
         labels = tuple(partition["labels"])
         nets = equipped(config, [examples.shape for examples in nothing], len(labels))
         parts = tuple(Part(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
-        return cls(partition["dataset"], labels, nets, nothing, nothing, (), parts)
+        groups = tuple(client["group"] for client in partition["clients"])
+        return cls(partition["dataset"], labels, nets, nothing, nothing, (), parts, (), groups, partition["remark"])
 
     @property
     def classes(self) -> int:
@@ -86,16 +104,26 @@ class Members:
 
     def describe(self) -> dict[str, Any]:
         """Who holds what, for partition.json, with a hash of it, of the data and of the nets' weights if given."""
-        holdings = [{"train": part.train.tolist(), "test": part.test.tolist()} for part in self.parts]
-        digest = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings]).encode())
+        nets = list(dict.fromkeys(self.nets))
+        holdings = [
+            {key: value if isinstance(value, bool) else value.tolist() for key, value in part._asdict().items()}
+            for part in self.parts
+        ]
+        built = [[nets.index(net), net.source] for net in self.nets]
+        inputs = [train.input for train in self.train]
+        digest = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs, built]).encode())
         arrays = [array for part in (*self.train, *self.test, *self.balanced) for array in (part.x, part.y)]
-        given = [net for net in dict.fromkeys(self.nets) if net.given]
-        arrays += [value for net in given for value in net.init(torch.Generator()).values()]
+        arrays += [value for net in nets if net.given for value in net.init(torch.Generator()).values()]
         for array in {id(array): array for array in arrays}.values():
             digest.update(array.contiguous().numpy().data)
-        clients = [{**holding, "input": train.input} for holding, train in zip(holdings, self.train, strict=True)]
+        groups = self.groups or ("",) * len(self)
+        clients = [
+            {**holding, "group": group, "input": train.input}
+            for holding, group, train in zip(holdings, groups, self.train, strict=True)
+        ]
         return {
             "dataset": self.dataset,
+            "remark": self.remark,
             "sha256": digest.hexdigest(),
             "labels": list(self.labels),
             "clients": clients,
@@ -139,6 +167,25 @@ class Members:
             who = f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
             told.append(f"{who} {'have ' if not told else ''}{net.name}{more.format(net=net)}")
         return f"clients {', '.join(told)}"
+
+
+def set_aside(part: Part, labels: np.ndarray, how: Eval, seed: int, client: int) -> Part:
+    """A client's part with its own test set and validation set taken from its training examples, if asked for."""
+    if how.test == "own":
+        held = a_share(labels[part.train], 0.2, random_state(seed, "own test", client))
+        part = part._replace(train=part.train[~held], test=part.train[held], own=True)
+    if how.validation:
+        held = a_share(labels[part.train], how.validation, random_state(seed, "validation", client))
+        part = part._replace(train=part.train[~held], validation=part.train[held])
+    return part
+
+
+def origins(data: Dataset, parts: Sequence[Part]) -> tuple[str, ...]:
+    """For each client where its data come from, if it is one place."""
+    if data.train_group is None:
+        return ()
+    places = [np.unique(data.train_group[part.train]) for part in parts]
+    return tuple(data.groups[own[0]] if len(own) == 1 and data.groups else "" for own in places)
 
 
 def equipped(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:

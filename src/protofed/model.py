@@ -12,6 +12,7 @@ from torch import Tensor
 
 from protofed.errors import UserError, did_you_mean
 from protofed.net import EVALUATE
+from protofed.threads import one_thread
 
 if TYPE_CHECKING:
     from protofed.core import Net, Params, Scores
@@ -37,7 +38,7 @@ class Model:
         """For raw inputs [n, ...] an array [n] with the fields `label` and `scores` [classes]; by prototype also
         `distance`, to the nearest one, and `unknown`: is it farther than that class ever was in training?"""
         inputs = self.data.checked(x)
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             found = [self.way(self.answer(self.data.normalised(part)), by) for part in inputs.split(EVALUATE)]
         scores = torch.cat([torch.zeros(0, len(self.labels)), *found]).numpy()
         best, names = scores.argmax(-1), np.array(self.labels)
@@ -46,7 +47,8 @@ class Model:
             out["distance"] = -scores.max(-1, initial=-np.inf)
             if self.reach:
                 limit = np.array([-1.0 if far is None else far for far in self.reach], np.float32)
-                out["unknown"] = ~(out["distance"] <= limit[best])
+                slack = 1 + 1e-5  # the same input alone and in a batch differs in the last bits
+                out["unknown"] = ~(out["distance"] <= slack * limit[best])
         table = np.zeros(len(scores), [(name, column.dtype, column.shape[1:]) for name, column in out.items()])
         for name, column in out.items():
             table[name] = column

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -44,19 +45,21 @@ class Net:
     """`net(params, x) -> (embedding, logits)`. The module inside only lends its structure; it owns no state of a run.
 
     `build` makes a new (body, head) pair; whatever its layers draw when they are made comes from the generator that
-    `init` is given. `whole` makes one module of the two again.
+    `init` is given. `whole` makes one module of the two again. `given`: it starts from weights that it was given,
+    whatever the generator; `source` says how it is built, where no experiment file does. `layers` take the place of
+    what `init` draws.
     """
-
-    given = False
-    """Does it start from weights that it was given, whatever the generator?"""
 
     def __init__(
         self, name: str, build: Callable[[], tuple[nn.Module, nn.Module]], shape: tuple[int, ...], classes: int,
-        whole: Callable[[nn.Module, nn.Module], nn.Module] = in_line,
+        whole: Callable[[nn.Module, nn.Module], nn.Module] = in_line, given: bool = False, source: str = "",
     ) -> None:  # fmt: skip
         self.name = name
         self.build = build
         self.whole = whole
+        self.given = given
+        self.source = source
+        self.layers: Params = {}
         self.classes = classes
         self.module = self.made(torch.Generator())
         self.module.eval()
@@ -64,6 +67,8 @@ class Net:
         self.trainable = frozenset(name for name, value in self.module.named_parameters() if value.requires_grad)
         self.batch_norm = any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
         self.shapes = {name: tuple(value.shape) for name, value in first.items()}
+        if strange := [name for name in self.shapes if "/" in name]:
+            raise UserError(f"net {self.name} has a layer with a / in its name, {strange[0]}. Call it otherwise.")
         with torch.no_grad():
             self.dim = self.embed(first, torch.zeros(1, *shape)).shape[-1]
 
@@ -75,7 +80,24 @@ class Net:
 
     def init(self, generator: torch.Generator) -> Params:
         """Fresh parameters, a function of the generator alone."""
-        return dict(self.made(generator).state_dict())
+        return dict(self.made(generator).state_dict()) | {name: value.clone() for name, value in self.layers.items()}
+
+    def starting_from(self, layers: Params) -> Net:
+        """The same net with those of the layers, by name and shape, that fit; "body." or "head." may be left out."""
+        fitting = {}
+        first = self.init(torch.Generator())
+        for name, shape in self.shapes.items():
+            for called in (name, name.partition(".")[2]):
+                if called in layers and tuple(layers[called].shape) == shape:
+                    fitting[name] = layers[called].to(first[name].dtype)
+                    break
+        if not fitting:
+            raise UserError(
+                f"None of the layers given ({', '.join(layers)}) fits net {self.name}: {', '.join(self.shapes)}."
+            )
+        net = copy(self)
+        net.layers = fitting
+        return net
 
     def parts(self, params: Params) -> nn.ModuleDict:
         """A new body and head with these parameters, ready to predict."""

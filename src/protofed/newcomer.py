@@ -9,38 +9,38 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from protofed.core import Client, Phase, Trained
+from protofed.config import NetChoice
+from protofed.core import Client
+from protofed.data.dataset import read_npz
 from protofed.data.examples import Examples
-from protofed.data.sources import read_npz
 from protofed.errors import UserError
 from protofed.federation import Federation
-from protofed.local import train
-from protofed.measures.accuracy import hits
+from protofed.local import take_part
+from protofed.measures.accuracy import tally
 from protofed.messages import size
 from protofed.methods.local import Local
 from protofed.model import Model
 from protofed.nets import make
 from protofed.nets.own import Own
 from protofed.prototypes import Prototypes
+from protofed.threads import one_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
-    from protofed.config import NetChoice
     from protofed.core import Net, Params, Scores
     from protofed.results import Result
 
 
 @dataclass(frozen=True)
 class Newcomer:
-    """What joining gave, beside training alone from the same layers for the same steps."""
+    """What joining gave, beside training alone from its own layers for the same steps."""
 
     model: Model
     classes: list[str | int]
@@ -48,6 +48,7 @@ class Newcomer:
     test: int
     steps: int
     given: list[str]  # the layers it did not start at random
+    shared: bool  # did it start from what the run shares instead?
     downloaded: int  # numbers
     accuracy: dict[str, float]  # by each way to predict
     alone: float  # by head
@@ -61,12 +62,13 @@ class Newcomer:
         ways = {"head": "by head", "prototype": "by the nearest prototype"}
         shown = [f"{100 * share:.1f} % {ways[way]}" for way, share in self.accuracy.items() if way in ways]
         gain = 100 * (self.accuracy["head"] - self.alone)
-        started = f"{len(self.given)} of its {len(self.model.net.shapes)} layers given" if self.given else "at random"
+        mine = f"{len(self.given)} of its {len(self.model.net.shapes)} layers given" if self.given else "at random"
+        started = "from the server's weights" if self.shared else mine
         return (
             f"The newcomer has {self.train:,} training and {self.test:,} test examples of the classes "
             f"{', '.join(map(str, self.classes))}; net {self.model.net.name}, started {started}.\n"
             f"It downloaded {self.downloaded:,} numbers and made {self.steps:,} steps: {', '.join(shown)}.\n"
-            f"Alone, from the same layers and with the same steps: {100 * self.alone:.1f} % by head. "
+            f"Alone, from its own layers and with the same steps: {100 * self.alone:.1f} % by head. "
             f"Joining gave {gain:+.1f} points."
         )
 
@@ -77,52 +79,45 @@ def join(
 ) -> Newcomer:  # fmt: skip
     """Let a client with this data (x, y) join a finished run and train for so many epochs.
 
-    Without a `test` pair a fifth of each class is held out. `net` is one of a federation's nets in any of the ways of
-    `protofed.nets.own`, or a choice of an experiment file; None: that of the run's first client. It starts from those
-    of the `layers`, parameters by name, that fit its net; the others are random.
+    Without a `test` pair a fifth of each class is held out. `net` is given in any of the ways of `protofed.nets.own`,
+    or as a choice of an experiment file; None: that of the run's first client with inputs of the same shape. It starts
+    from those of the `layers`, parameters by name, that fit its net; the others are random.
     """
     config, members, server, _ = result.state
     method, number = config.method, len(members)
     own = Federation([data], None if test is None else [test], members.labels, name="newcomer")
-    examples, exam = (like(members.train, part) for part in (own.train[0], own.test[0]))
+    model_client = alike(members.train, own.train[0])
+    examples, exam = (like(members.train[model_client or 0], part) for part in (own.train[0], own.test[0]))
     if not len(exam):
         raise UserError("The newcomer has nothing to be tested on: give a test set, or five examples of a class.")
-    made = chosen(net, members.nets[0], examples.shape, len(members.labels))
+    made = chosen(net, members.nets[model_client or 0], examples.shape, len(members.labels))
+    made = made.starting_from(layers) if layers else made
     replace(members, nets=(*members.nets, made)).admit(config.method_name, method)
-    fitting = {name: value for name, value in (layers or {}).items() if made.shapes.get(name) == tuple(value.shape)}
-    if layers and not fitting:
-        raise UserError(
-            f"None of the layers given ({', '.join(layers)}) fits {made.name}, which has {', '.join(made.shapes)}."
-        )
-    client = Client(
-        made, config.run.seed if seed is None else seed, config.run.rounds, number, number + 1, examples, layers=fitting
-    )
+    seed = config.run.seed if seed is None else seed
+    client = Client(made, seed, config.run.rounds, number, number + 1, examples)
     held = torch.bincount(examples.labels, minlength=len(members.labels)) > 0
-    down, kept = of_classes(method.broadcast(server, number), held), method.join(client)
-    training, start = replace(config.train, epochs=epochs), method.receive(kept, down)
-    made.check(start)
-    outcome = train(method, client, examples, start, down, kept, method.phases(epochs), training)
-    trained = Trained(
-        **vars(client), kept=kept, down=down, start=start, end=outcome.params, lr=training.rate(client.round),
-        steps=outcome.steps, observed=outcome.observed,
-    )  # fmt: skip
-    kept = method.keep(trained)
+    down, training = of_classes(method.broadcast(server, number), held), replace(config.train, epochs=epochs)
+    with one_thread():
+        trained, _ = take_part(method, client, method.join(client), down, training)
+        kept = method.keep(trained)
+        alone, _ = take_part(Local(), client, Local().join(client), (), training)
 
     def answer(x: Tensor) -> Scores:
-        return method.predict(made, outcome.params, x, down, kept)
+        return method.predict(made, trained.params, x, down, kept)
 
-    model = Model(number, made, outcome.params, answer, examples, members.labels)
-    lonely = train(Local(), client, examples, client.params, (), (), (Phase(epochs),), training).params
+    model = Model(number, made, trained.params, answer, examples, members.labels)
+    right = tally(answer, exam)
     return Newcomer(
         model=replace(model, reach=model.farthest()),
         classes=[members.labels[place] for place in held.nonzero().flatten().tolist()],
         train=len(examples),
         test=len(exam),
-        steps=outcome.steps,
-        given=list(fitting),
+        steps=trained.steps,
+        given=sorted(made.layers),
+        shared=any(not torch.equal(value, alone.start[name]) for name, value in trained.start.items()),
         downloaded=size(down).params,
-        accuracy=accuracy(answer, exam),
-        alone=accuracy(lambda x: {"head": made(lonely, x)[1]}, exam)["head"],
+        accuracy={way: count / len(exam) for way, count in right.items()},
+        alone=tally(lambda x: {"head": made(alone.params, x)[1]}, exam)["head"] / len(exam),
     )
 
 
@@ -130,11 +125,11 @@ def read(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
     """The newcomer's (x, y), and its test set if the file has one."""
     if not path.exists():
         raise UserError(f"There is no file {path}. --data wants an .npz with x and y.")
-    data = read_npz(path, "x", "y")
-    with np.load(path, allow_pickle=False) as stored:
-        tested = {"x_test", "y_test"} <= set(stored.files)
-    exam = read_npz(path, "x_test", "y_test") if tested else {}
-    return (data["x"], data["y"]), (exam["x_test"], exam["y_test"]) if exam else None
+    arrays = read_npz(path)
+    for key in ("x", "y", *(("x_test", "y_test") if arrays.keys() & {"x_test", "y_test"} else ())):
+        if key not in arrays:
+            raise UserError(f"{path} has no {key}; it has {', '.join(arrays)}.")
+    return (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"]) if "x_test" in arrays else None
 
 
 def read_layers(path: Path) -> Params:
@@ -145,28 +140,32 @@ def read_layers(path: Path) -> Params:
         raise UserError(f"{path} is not a readable .safetensors file: {problem}.") from problem
 
 
-def like(others: tuple[Examples, ...], own: Examples) -> Examples:
-    """The newcomer's examples, normalised as those of the first client that has inputs of the same shape."""
-    for other in others:
-        if tuple(side for side in other.shape if side != 1) == tuple(side for side in own.shape if side != 1):
-            return replace(other, x=other.checked(own.x), y=own.y, index=own.index)
-    if all((other.scale, other.mean, other.std) == (1.0, 0.0, 1.0) for other in others):
+def alike(others: tuple[Examples, ...], own: Examples) -> int | None:
+    """The first client that has inputs of the newcomer's shape, dimensions of 1 aside."""
+
+    def sides(examples: Examples) -> tuple[int, ...]:
+        return tuple(side for side in examples.shape if side != 1)
+
+    return next((client for client, other in enumerate(others) if sides(other) == sides(own)), None)
+
+
+def like(other: Examples, own: Examples) -> Examples:
+    """The newcomer's examples, shaped (unless nothing is normalised) and normalised as the other's."""
+    if other.shape != own.shape and (other.scale, other.mean, other.std) == (1.0, 0.0, 1.0):
         return own
-    raise UserError(
-        f"The newcomer's inputs have shape {list(own.shape)}; the run's have {list(others[0].shape)}, and are "
-        "normalised. Bring them to that shape."
-    )
+    try:
+        return replace(other, x=other.checked(own.x), y=own.y, index=own.index)
+    except UserError as problem:
+        raise UserError(f"The newcomer's data do not fit the run's: {problem}") from problem
 
 
-def chosen(given: Any, first: Net, shape: tuple[int, ...], classes: int) -> Net:
+def chosen(given: Any, other: Net, shape: tuple[int, ...], classes: int) -> Net:
     """The newcomer's net."""
     if given is None:
-        return first
-    design = getattr(given, "design", None)
-    if design is not None:
-        choice: NetChoice = given
-        return make(choice.name, choice.design, shape, classes)
-    return Own(given, "net").net(shape, classes)
+        return other
+    if isinstance(given, NetChoice):
+        return make(given.name, given.design, shape, classes)
+    return Own.net(given, "net", shape, classes)
 
 
 def of_classes(message: Any, held: Tensor) -> Any:
@@ -178,13 +177,3 @@ def of_classes(message: Any, held: Tensor) -> Any:
     if hasattr(message, "_replace"):
         return message._replace(**{key: of_classes(part, held) for key, part in message._asdict().items()})
     return message
-
-
-@torch.no_grad()
-def accuracy(answer: Any, exam: Examples) -> dict[str, float]:
-    """The share of right answers by each way to predict."""
-    right: dict[str, int] = {}
-    for x, y in exam.batches(512):
-        for way, scores in answer(x).items():
-            right[way] = right.get(way, 0) + hits(scores, y)
-    return {way: count / len(exam) for way, count in right.items()}

@@ -9,7 +9,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, cast, get_type_hints
@@ -46,12 +46,14 @@ def written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-@cache
 def meanings(kind: Any) -> dict[str, str]:
     """What each field of a dataclass means: the text that stands below it."""
+    told: dict[str, str] = {}
+    for base in reversed(kind.__bases__):
+        told |= meanings(base) if is_dataclass(base) else {}
     (made,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(made, ast.ClassDef)
-    return {
+    return told | {
         field.target.id: below.value.value
         for field, below in pairwise(made.body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)

@@ -17,12 +17,13 @@ from protofed import __version__, checkpoint
 from protofed.config import Config
 from protofed.engines.engine import Report, Score
 from protofed.errors import UserError
-from protofed.folder import Folder
+from protofed.folder import Folder, read_json
 from protofed.local import tested
 from protofed.measures.accuracy import Reporting, over_clients
 from protofed.members import Members
 from protofed.model import Model
 from protofed.prototypes import Prototypes
+from protofed.threads import one_thread
 
 if TYPE_CHECKING:
     from protofed.core import Scores
@@ -49,7 +50,8 @@ class State(NamedTuple):
             raise UserError(f"There is no client {client}; they are numbered from 0 to {len(members) - 1}.")
         site = members.client(config.run.seed, config.run.rounds - 1, client)
         down, kept = method.broadcast(self.server, client), self.kept[client]
-        params = tested(method, site, kept, down, config.train)
+        with one_thread():
+            params = tested(method, site, kept, down, config.train)
 
         def answer(x: Tensor) -> Scores:
             return method.predict(site.net, params, x, down, kept)
@@ -82,9 +84,7 @@ class Result:
         """A finished run from its folder; of data only what was given from Python is needed, and for tuned models."""
         files = Folder.old(Path(folder))
         summary, config = files.result(), Config.load(files.path / "config.toml")
-        partition = files.partition()
-        if partition is None:
-            raise UserError(f"{files.path} has no partition.json. Start a new run.")
+        partition = read_json(files.path / "partition.json", "sha256", "dataset", "labels", "clients")
         if federation:
             config, members = federation.config(config), federation.members(config)
             if members.describe()["sha256"] != partition["sha256"]:
@@ -117,11 +117,9 @@ class Result:
         return held.net.loaded(held.params)
 
     def predict(self, x: Any, client: int | None = None, by: str = "head") -> np.ndarray:
-        """What a client (none: the server's own model) answers to raw inputs [n, ...]: an array [n] with the fields
-        `label` and `scores`; by prototype also `distance`, to the nearest one, and `unknown`, farther than that class
-        ever was in training."""
-        held = self.state.model(client)
-        return replace(held, reach=self.reach.get(str(client))).predict(x, by)
+        """What a client answers to raw inputs; without one the server's model, or client 0's. See `Model.predict`."""
+        held = self.state.model(self.state.spokesman() if client is None else client)
+        return replace(held, reach=self.reach.get(str(held.client))).predict(x, by)
 
 
 def ways(scores: Sequence[Score]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,11 +17,11 @@ from protofed.engines import ENGINES
 from protofed.engines.engine import Engine, Score
 from protofed.errors import UserError
 from protofed.folder import Folder, uninterrupted
-from protofed.measures.accuracy import hits
+from protofed.measures.accuracy import tally
 from protofed.members import Members
 from protofed.messages import Size, size
-from protofed.net import EVALUATE
 from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, summary
+from protofed.threads import one_thread
 from protofed.trust.guard import sift
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def run(
     config = federation.config(config) if federation else config
     members = federation.members(config) if federation else Members.of(config)
     members.admit(config.method_name, config.method)
+    config = config.counted(len(members))
     with one_thread(), opened(out, resume, config, members) as folder:
         return Runner(config, members, folder).go(watcher)
 
@@ -116,6 +117,7 @@ class Runner:
             done, self.server, kept, damaged = state
             self.engine.restore(kept)
             if damaged:
+                checkpoint.remove(folder.checkpoints, damaged)
                 self.notes.append(f"damaged, and done again: checkpoint {', '.join(damaged)}")
             self.rounds = [self.as_if_uninterrupted(row) for row in folder.rounds()[:done]]
             if len(self.rounds) < done:
@@ -130,6 +132,8 @@ class Runner:
         elif folder.rounds():
             raise UserError(f"{folder.checkpoints} is empty, though {folder.path} has rounds. Start a new run.")
         folder.checkpoints.mkdir(exist_ok=True)
+        if len(self.rounds) < self.config.run.rounds:
+            folder.unfinish()
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
         if not self.rounds:  # so that there is always one to go back to
@@ -160,7 +164,6 @@ class Runner:
             self.rounds.append(row)
             if self.folder:
                 with uninterrupted():
-                    self.folder.unfinish()
                     self.folder.add_round(row)
                     if self.due(number + 1, self.config.run.checkpoint_every):
                         self.store(self.folder)
@@ -212,7 +215,7 @@ class Runner:
     def sample(self, number: int) -> list[int]:
         """The clients of a round, in order."""
         clients, wanted = len(self.members), self.config.run.sample
-        count = min(wanted, clients) if isinstance(wanted, int) else max(1, round(wanted * clients))
+        count = wanted if isinstance(wanted, int) else max(1, round(wanted * clients))
         site = self.members.server(self.config.run.seed, number)
         return sorted(torch.randperm(clients, generator=site.generator("sample"))[:count].tolist())
 
@@ -222,23 +225,10 @@ class Runner:
             number, {client: self.method.broadcast(self.server, client) for client in range(len(self.members))}
         )
 
-    @torch.no_grad()
     def global_accuracy(self) -> float | None:
         """The server's own model on the balanced test set, if there is such a model."""
-        net, down, correct = self.members.nets[0], self.method.broadcast(self.server, 0), None
-        for x, y in chain.from_iterable(part.batches(EVALUATE) for part in self.members.balanced):
-            scores = self.method.predict_global(net, down, x)
-            if "head" in scores:
-                correct = (correct or 0) + hits(scores["head"], y)
-        return None if correct is None else correct / sum(map(len, self.members.balanced))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread a process: faster for small nets, and the same sums everywhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        net, down = self.members.nets[0], self.method.broadcast(self.server, 0)
+        found = [tally(partial(self.method.predict_global, net, down), part) for part in self.members.balanced]
+        if not any("head" in right for right in found):
+            return None
+        return sum(right.get("head", 0) for right in found) / sum(map(len, self.members.balanced))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofed.catalogue import first_line
 from protofed.config import Data, EngineChoice, Eval, Run
-from protofed.data.partition import PARTITIONS
+from protofed.data.skew import PARTITIONS
 from protofed.local import Training
 from protofed.methods import METHODS
 from protofed.nets import NETS

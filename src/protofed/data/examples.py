@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 from protofed.errors import UserError
+
+Constant = float | tuple[float, ...]
+"""One number for all of an input, or one for each entry of its first dimension: a channel, or a column of a table."""
 
 
 @dataclass(frozen=True)
@@ -21,24 +24,34 @@ class Examples:
     y: Tensor  # [all]
     index: Tensor  # [n]: which of them are in this set
     scale: float = 1.0
-    mean: float = 0.0
-    std: float = 1.0
+    mean: Constant = 0.0
+    std: Constant = 1.0
+    fill: Constant | None = None  # what stands for a missing value (NaN), before all else
 
     @classmethod
-    def of(cls, x: np.ndarray, y: np.ndarray, scale: float = 1.0, mean: float = 0.0, std: float = 1.0) -> Examples:
+    def of(
+        cls, x: np.ndarray, y: np.ndarray, scale: float = 1.0, mean: Constant = 0.0, std: Constant = 1.0,
+        fill: Constant | None = None,
+    ) -> Examples:  # fmt: skip
         """All of the arrays x [n, ...] and y [n]."""
         labels = torch.from_numpy(np.ascontiguousarray(y)).long()
-        return cls(torch.from_numpy(np.ascontiguousarray(x)), labels, torch.arange(len(labels)), scale, mean, std)
+        return cls(torch.from_numpy(np.ascontiguousarray(x)), labels, torch.arange(len(labels)), scale, mean, std, fill)
 
     @classmethod
-    def none(cls, shape: Sequence[int], scale: float, mean: float, std: float) -> Examples:
+    def none(cls, shape: Sequence[int], **constants: Any) -> Examples:
         """No examples of what `input` describes: it can still be told how inputs are shaped and normalised."""
-        return cls.of(np.zeros((0, *shape), np.float32), np.zeros(0, np.int64), scale, mean, std)
+        for key, value in constants.items():
+            constants[key] = tuple(value) if isinstance(value, list) else value
+        return cls.of(np.zeros((0, *shape), np.float32), np.zeros(0, np.int64), **constants)
 
     @property
     def input(self) -> dict[str, Any]:
         """How one input is shaped and normalised."""
-        return {"shape": list(self.shape), "scale": self.scale, "mean": self.mean, "std": self.std}
+        constants = {"scale": self.scale, "mean": self.mean, "std": self.std, "fill": self.fill}
+        return {
+            "shape": list(self.shape),
+            **{key: list(value) if isinstance(value, tuple) else value for key, value in constants.items()},
+        }
 
     def __len__(self) -> int:
         return len(self.index)
@@ -55,17 +68,45 @@ class Examples:
 
     def subset(self, positions: np.ndarray) -> Examples:
         """The examples at these positions of this set, without a copy of the inputs."""
-        chosen = self.index[torch.from_numpy(np.asarray(positions, dtype=np.int64))]
-        return Examples(self.x, self.y, chosen, self.scale, self.mean, self.std)
+        return replace(self, index=self.index[torch.from_numpy(np.asarray(positions, dtype=np.int64))])
 
-    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised inputs [m, ...] and labels [m] at the positions [m] of this set."""
+    def take(self, positions: Tensor, change: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Normalised inputs [m, ...] and labels [m] at the positions [m] of this set; `change` sees the raw inputs."""
         rows = self.index[positions]
-        return self.normalised(self.x[rows]), self.y[rows]
+        raw = self.x[rows]
+        return self.normalised(change(raw) if change else raw), self.y[rows]
 
     def normalised(self, raw: Tensor) -> Tensor:
         """Inputs [m, ...] as a net gets them, from inputs as they are stored."""
-        return (raw.float() / self.scale - self.mean) / self.std
+        x = raw.float()
+        if self.fill is not None:
+            x = torch.where(torch.isnan(x), self.along(self.fill), x)
+        normal: Tensor = (x / self.scale - self.along(self.mean)) / self.along(self.std)
+        return normal
+
+    def along(self, constant: Constant) -> Any:
+        """A constant in a form that fits inputs [m, ...]."""
+        if isinstance(constant, float):
+            return constant
+        return torch.tensor(constant).reshape(-1, *[1] * (self.x.dim() - 2))
+
+    def normalised_like(self, other: Examples) -> Examples:
+        """This set with the other one's constants."""
+        return replace(self, scale=other.scale, mean=other.mean, std=other.std, fill=other.fill)
+
+    def by_own_statistics(self) -> Examples:
+        """This set normalised by its own medians (for what is missing), means and standard deviations."""
+        raw = self.x[self.index].double().numpy()
+        rows = np.moveaxis(raw, 1, 0).reshape(raw.shape[1], -1)  # [channels or columns, all values]
+        fill = None
+        if np.isnan(rows).any():
+            median = [np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else 0.0 for row in rows]
+            rows, fill = np.where(np.isnan(rows), np.array(median)[:, None], rows), tuple(map(float, median))
+        empty = rows.shape[1] == 0
+        mean = np.zeros(len(rows)) if empty else rows.mean(1)
+        std = np.ones(len(rows)) if empty else rows.std(1)
+        std = np.where(std > 1e-8, std, 1.0)
+        return replace(self, scale=1.0, mean=tuple(map(float, mean)), std=tuple(map(float, std)), fill=fill)
 
     def checked(self, x: Any) -> Tensor:
         """New raw inputs [m, ...], if they are like those of this set; a dimension of 1 may be left out."""
@@ -76,7 +117,10 @@ class Examples:
             raise UserError(
                 f"The inputs have shape {list(raw.shape)}; must be [n{''.join(f', {size}' for size in wanted)}]."
             )
-        if bad := np.count_nonzero(~np.isfinite(raw)):
+        with np.errstate(over="ignore"):
+            raw = raw.astype(np.float32) if raw.dtype.kind == "f" else raw
+        strange = ~np.isfinite(raw) if self.fill is None else np.isinf(raw)
+        if bad := np.count_nonzero(strange):
             raise UserError(f"{bad:,} of the inputs' {raw.size:,} values are not finite. Fill them in.")
         return torch.from_numpy(np.ascontiguousarray(raw).reshape(len(raw), *wanted))
 

@@ -14,17 +14,33 @@ from annotated_types import Ge, Gt
 from protofed.draws import random_state
 from protofed.errors import UserError
 
+CLIENTS = 20
+"""How many there are if nobody says so and the data do not say either."""
+
+
+class Labels(NamedTuple):
+    """What a partition sees of a dataset."""
+
+    train: np.ndarray  # [n]: class numbers
+    test: np.ndarray
+    classes: int
+    groups: tuple[str, ...] = ()  # domains, subjects, hospitals: where examples come from
+    train_group: np.ndarray = np.zeros(0, dtype=np.int64)  # [n]: which of them; empty if there are none
+    test_group: np.ndarray = np.zeros(0, dtype=np.int64)
+
 
 class Part(NamedTuple):
-    """One client's positions in the training and in the test set."""
+    """One client's positions in the training set and in the test set."""
 
     train: np.ndarray
     test: np.ndarray
+    validation: np.ndarray = np.zeros(0, dtype=np.int64)  # of the training set
+    own: bool = False  # the test positions are of the training set, too
 
 
 class Partition(Protocol):
-    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
-        """A part for every client, from the labels of the training set and of the test set."""
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Part]:
+        """A part for every client; 0 clients: as many as the data have by themselves, else 20."""
         ...
 
 
@@ -32,11 +48,21 @@ class Partition(Protocol):
 class Iid:
     """Every client gets an equal random share of the training and of the test set."""
 
-    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
-        draw = random_state(seed, "partition", "iid")
-        enough(clients, len(train))
-        shares = [np.array_split(draw.permutation(len(labels)), clients) for labels in (train, test)]
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Part]:
+        draw, clients = random_state(seed, "partition", "iid"), clients or CLIENTS
+        enough(clients, len(labels.train))
+        shares = [np.array_split(draw.permutation(len(part)), clients) for part in (labels.train, labels.test)]
         return [Part(np.sort(a), np.sort(b)) for a, b in zip(*shares, strict=True)]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """One client holds everything: the centralised reference."""
+
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Part]:
+        if clients > 1:
+            raise UserError(f"data.clients: got {clients}, but partition pooled has one client. Leave it out.")
+        return [Part(np.arange(len(labels.train)), np.arange(len(labels.test)))]
 
 
 @dataclass(frozen=True)
@@ -52,7 +78,8 @@ class NWay:
     test: Annotated[int, Ge(1)] = 10
     """test examples per class and client"""
 
-    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Part]:
+        train, test, classes, clients = labels.train, labels.test, labels.classes, clients or CLIENTS
         if self.ways > classes:
             raise UserError(
                 f"partition.ways: got {self.ways}, but there are {classes} classes. Use {classes} or fewer."
@@ -65,7 +92,7 @@ class NWay:
         held = [np.sort(draw.choice(classes, n, replace=False)) for n in ways]
         mine: list[list[list[np.ndarray]]] = [[[], []] for _ in range(clients)]
         for label in range(classes):
-            pool, exam = (draw.permutation(np.flatnonzero(labels == label)) for labels in (train, test))
+            pool, exam = (draw.permutation(np.flatnonzero(part == label)) for part in (train, test))
             holders = [client for client in range(clients) if label in held[client]]
             wanted = int(shots[holders].sum())
             if wanted > len(pool):
@@ -99,12 +126,13 @@ class Dirichlet:
     capped: bool = True
     """no client above its even share gets more of a class; false: plain shares"""
 
-    def split(self, train: np.ndarray, test: np.ndarray, classes: int, clients: int, seed: int) -> list[Part]:
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Part]:
+        train, test, classes, clients = labels.train, labels.test, labels.classes, clients or CLIENTS
         draw = random_state(seed, "partition", "dirichlet")
         enough(clients, len(train), max(1, self.smallest))
         for _ in range(1000):
             shares = self.shares(train, classes, clients, draw)
-            parts = [deal(labels, shares, draw) for labels in (train, test)]
+            parts = [deal(part, shares, draw) for part in (train, test)]
             if min(len(part) for part in parts[0]) >= self.smallest:
                 return [Part(a, b) for a, b in zip(*parts, strict=True)]
         raise UserError(
@@ -128,25 +156,26 @@ class Dirichlet:
 
 
 def deal(labels: np.ndarray, shares: np.ndarray, draw: np.random.RandomState) -> list[np.ndarray]:
-    """Positions for each client: every class shuffled and cut by its shares; nothing is lost or given twice."""
+    """Positions for each client: every class shuffled and cut by its shares; nothing is given twice."""
     classes, clients = shares.shape
     mine: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label in range(classes):
         own = draw.permutation(np.flatnonzero(labels == label))
-        cuts = np.round(np.cumsum(shares[label])[:-1] * len(own)).astype(int)
-        for client, piece in enumerate(np.split(own, cuts)):
+        ends = np.round(np.cumsum(shares[label]) * len(own)).astype(int)  # a class that nobody has is left over
+        for client, piece in enumerate(np.split(own[: ends[-1]], ends[:-1])):
             mine[client].append(piece)
     return [np.sort(np.concatenate(pieces)) for pieces in mine]
 
 
-def a_fifth(y: np.ndarray, draw: np.random.RandomState) -> np.ndarray:
-    """Which examples [n], true or false, are held out to test: every fifth of each class, in random order."""
+def a_share(y: np.ndarray, share: float, draw: np.random.RandomState) -> np.ndarray:
+    """Which examples [n], true or false, are set aside: this share of each class, rounded down, in random order."""
     order = draw.permutation(len(y))
     place = np.empty(len(y), dtype=np.int64)  # each example's place within its class
     for label in np.unique(y):
         own = order[y[order] == label]
         place[own] = np.arange(len(own))
-    return np.asarray(place % 5 == 4)
+    # The m-th of them is taken when m * share passes a whole number: every fifth one for 0.2.
+    return np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
 
 
 def enough(clients: int, there: int, each: int = 1) -> None:
@@ -157,6 +186,3 @@ def enough(clients: int, there: int, each: int = 1) -> None:
             f"data.clients: got {clients}, but there are {there:,} training examples{few}. "
             f"Use {max(there // each, 1)} clients or fewer."
         )
-
-
-PARTITIONS: dict[str, type[Partition]] = {"dirichlet": Dirichlet, "iid": Iid, "nway": NWay}

@@ -1,111 +1,58 @@
-"""Datasets by name. Each is one array in memory; looked up in `data.root`, $PROTOFED_DATA or ~/.cache/protofed."""
+"""Datasets by name; this is the only registry."""
 
 from __future__ import annotations
 
-import gzip
-import os
-import zipfile
-import zlib
-from dataclasses import dataclass
+from functools import partial
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from protofed.data import generated, images, tables
+from protofed.data.dataset import Dataset, Source
 from protofed.data.examples import Examples
-from protofed.data.partition import a_fifth
+from protofed.data.partition import a_share
 from protofed.draws import random_state
-from protofed.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """Training examples for the clients, and a balanced test set that no client trains on."""
-
-    name: str
-    train: Examples
-    test: Examples
-    classes: int
-
-
-def folder(root: str) -> Path:
-    """Where data files are looked for."""
-    return Path(root or os.environ.get("PROTOFED_DATA") or "~/.cache/protofed").expanduser()
-
-
-def digits(root: str) -> Dataset:
-    """8x8 handwritten digits of scikit-learn (1,797 images; 4 of 5 to train). Always there."""
+def digits(where: Path) -> Dataset:
+    """A fifth of each class is the test set, the same for every seed: it stands in for a published split."""
     # The file that sklearn.datasets.load_digits reads: importing that takes longer than the first round.
-    (package,) = util.find_spec("sklearn").submodule_search_locations  # type: ignore
-    table = np.loadtxt(Path(package) / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.int64)
-    images, y = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), table[:, -1]
-    test = a_fifth(y, random_state("digits", "split"))  # the same for every seed: it stands in for a published split
-    train, exam = (Examples.of(images[part], y[part], scale=16.0, mean=0.3047, std=0.3757) for part in (~test, test))
-    return Dataset("digits", train, exam, classes=10)
+    spec = util.find_spec("sklearn")
+    assert spec is not None
+    assert spec.origin is not None
+    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+    x, y = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), table[:, -1]
+    test = a_share(y, 0.2, random_state("digits", "split"))
+    train, exam = (Examples.of(x[part], y[part], 16.0, 0.3047, 0.3757) for part in (~test, test))
+    return Dataset("digits", train, exam, tuple(range(10)))
 
 
-def mnist(root: str) -> Dataset:
-    """28x28 handwritten digits (60,000 / 10,000), from mnist.npz or the published IDX files."""
-    where = folder(root)
-    keys = ("x_train", "y_train", "x_test", "y_test")
-    arrays = read_npz(where / "mnist.npz", *keys) if (where / "mnist.npz").exists() else read_idx(where)
-
-    def part(name: str) -> Examples:
-        x, y = arrays[f"x_{name}"], arrays[f"y_{name}"]
-        if x.shape[1:] != (28, 28) or y.shape != (len(x),):
-            raise UserError(
-                f"mnist: the {name} part in {where} has images {list(x.shape)} and labels {list(y.shape)}, "
-                "not [n, 28, 28] and [n]. Get the file again."
-            )
-        if not np.issubdtype(y.dtype, np.integer) or y.min(initial=0) < 0 or y.max(initial=0) > 9:
-            raise UserError(
-                f"mnist: the {name} labels in {where} are not whole numbers from 0 to 9. Get the file again."
-            )
-        return Examples.of(x[:, None], y, scale=255.0, mean=0.1307, std=0.3081)
-
-    return Dataset("mnist", part("train"), part("test"), classes=10)
+def subset(name: images.Images) -> partial[Dataset]:
+    return partial(images.whole_or_subset, name)
 
 
-def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
-    """The arrays of a file that go by these names."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy alone leaves it open
-            return {key: stored[key] for key in keys}
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as problem:
-        said = str(problem).strip("'\"") if isinstance(problem, KeyError) else problem
-        raise UserError(
-            f"{path} cannot be read as an npz with {', '.join(keys)}: {said}. Get the file again."
-        ) from problem
-
-
-def read_idx(where: Path) -> dict[str, np.ndarray]:
-    """The four published IDX files of MNIST, gzipped or not."""
-    names = {
-        "x_train": "train-images-idx3-ubyte", "y_train": "train-labels-idx1-ubyte",
-        "x_test": "t10k-images-idx3-ubyte", "y_test": "t10k-labels-idx1-ubyte",
-    }  # fmt: skip
-    arrays = {}
-    for key, name in names.items():
-        places = [folder / file for folder in (where, where / "mnist") for file in (name, f"{name}.gz")]
-        path = next((place for place in places if place.exists()), None)
-        if path is None:
-            raise UserError(
-                f"mnist is not in {where}: it wants mnist.npz, or {name}(.gz) and its three companions as published by "
-                "LeCun et al. (yann.lecun.com/exdb/mnist). Set data.root or $PROTOFED_DATA to the folder that has "
-                "them, or use data.name=digits."
-            )
-        try:
-            content = path.read_bytes()
-            raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch wants to own it
-            shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
-            arrays[key] = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-        except (OSError, ValueError, IndexError, EOFError, zlib.error) as problem:
-            raise UserError(f"{path} is not a complete IDX file: {problem}. Get the file again.") from problem
-    return arrays
-
-
-SOURCES: dict[str, Callable[[str], Dataset]] = {"digits": digits, "mnist": mnist}
+SOURCES: dict[str, Source] = {
+    "cifar10": Source("32x32x3 photographs of 10 things (10,000 / 2,000 of 50,000 / 10,000).", subset(images.CIFAR10)),
+    "cifar100": Source("32x32x3 photographs of 100 things (5,000 / 1,000).", subset(images.CIFAR100)),
+    "digit5": Source("Digits of five domains at 32x32x3: mnist, usps, svhn, mnist_m, synthdigits.", images.digit5),
+    "digits": Source("8x8 handwritten digits of scikit-learn (1,442 / 355). Always there.", digits),
+    "femnist": Source("28x28 handwritten digits of 12 clients (5,997).", images.femnist),
+    "heart_disease": Source("13 columns of 920 patients of four hospitals, with missing values.", tables.heart_disease),
+    "mnist": Source("28x28 handwritten digits (60,000 / 10,000).", images.mnist),
+    "mnist_m": Source("Digits on photographs, 32x32x3 (5,000 / 1,500).", subset(images.MNIST_M)),
+    "npz": Source(
+        "Your own file: data.root is an .npz with x, y and maybe x_test, y_test, classes, client.", tables.npz
+    ),
+    "office_caltech10": Source("64x64x3 photographs of 10 things in four domains (2,533).", images.office_caltech10),
+    "pets": Source("64x64x3 photographs of 20 breeds of cats and dogs (1,600 / 400).", images.PETS),
+    "spiral": Source("FedNH's six spiral arms in the plane, balanced (18,000 / 18,000).", generated.spiral),
+    "spiral_imbalanced": Source("The same, with 3,000 to 93 training points an arm.", generated.spiral_imbalanced),
+    "svhn": Source("House numbers, 32x32x3 (4,977 / 1,434).", subset(images.SVHN)),
+    "synthdigits": Source("Printed digits, re-made from free fonts, 32x32x3 (5,000 / 1,500).", images.SYNTHDIGITS),
+    "synthetic": Source("Logistic models of 30 clients, phi1 = phi2 = 1, 60 inputs.", generated.synthetic),
+    "tiny_imagenet": Source("64x64x3 photographs of 25 of 200 things (5,000 / 1,250).", images.tiny_imagenet),
+    "uci_har": Source("Movements of 30 people: windows of 9 signals, 6 activities (10,299).", tables.uci_har),
+    "usps": Source("16x16 handwritten digits (7,291 / 2,007).", images.USPS),
+}

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.core import AnyMethod, Client, Trained, Upload
+from protofed.core import AnyMethod, Client, Upload
 from protofed.engines.engine import Report, Score
-from protofed.local import tested, train
-from protofed.measures.accuracy import hits
-from protofed.net import EVALUATE
+from protofed.local import take_part, tested
+from protofed.measures.accuracy import tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,14 +43,7 @@ class Loop:
 
     def train_one(self, round: int, number: int, down: Any) -> Report:
         client, kept = self.client(number, round)
-        start = self.method.receive(kept, down)
-        client.net.check(start)
-        phases = self.method.phases(self.training.epochs)
-        outcome = train(self.method, client, client.data, start, down, kept, phases, self.training)
-        trained = Trained(
-            **vars(client), kept=kept, down=down, start=start, end=outcome.params, lr=self.training.rate(round),
-            steps=outcome.steps, observed=outcome.observed,
-        )  # fmt: skip
+        trained, outcome = take_part(self.method, client, kept, down, self.training)
         self.kept[number] = self.method.keep(trained)
         upload = Upload(number, client.examples, outcome.steps, 1.0, self.method.upload(trained))
         return Report(upload, {name: float(value) for name, value in outcome.terms.items()}, outcome.seen)
@@ -64,8 +56,5 @@ class Loop:
     def evaluate_one(self, round: int, number: int, down: Any) -> Score:
         client, kept = self.client(number, round)
         params = tested(self.method, client, kept, down, self.training)
-        correct: dict[str, int] = {}
-        for x, y in self.members.test[number].batches(EVALUATE):
-            for way, scores in self.method.predict(client.net, params, x, down, kept).items():
-                correct[way] = correct.get(way, 0) + hits(scores, y)
+        correct = tally(lambda x: self.method.predict(client.net, params, x, down, kept), self.members.test[number])
         return Score(number, correct, len(self.members.test[number]))

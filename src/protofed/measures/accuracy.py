@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
+from protofed.net import EVALUATE
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
+
+    from protofed.data.examples import Examples
 
 Reporting = Literal["clients", "running"]
 
@@ -25,6 +29,16 @@ def hits(scores: Tensor, y: Tensor) -> int:
         return 0
     best, predicted = scores.max(-1)
     return int(((predicted == y) & torch.isfinite(best)).sum())
+
+
+@torch.no_grad()
+def tally(answer: Callable[[Tensor], dict[str, Tensor]], examples: Examples) -> dict[str, int]:
+    """By each way to predict, how many of the examples get the right answer."""
+    right: dict[str, int] = {}
+    for x, y in examples.batches(EVALUATE):
+        for way, scores in answer(x).items():
+            right[way] = right.get(way, 0) + hits(scores, y)
+    return right
 
 
 def over_clients(

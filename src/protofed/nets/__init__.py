@@ -10,7 +10,9 @@ from torch import nn
 
 from protofed.net import Net
 from protofed.nets.cnn import Cnn
-from protofed.nets.mlp import Mlp
+from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
+from protofed.nets.mlp import Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
+from protofed.nets.resnet import ResNet18
 from protofed.options import options
 
 
@@ -18,7 +20,21 @@ class Design(Protocol):
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]: ...
 
 
-NETS: dict[str, type[Design]] = {"cnn": Cnn, "mlp": Mlp}
+NETS: dict[str, type[Design]] = {
+    "cnn": Cnn,
+    "cnn1d": Cnn1d,
+    "cnn256": Cnn256,
+    "cnn_celeba": CnnCelebA,
+    "cnn_fednh": CnnFedNH,
+    "convnet": ConvNet,
+    "lenet": LeNet,
+    "mlp": Mlp,
+    "mlp_features": MlpFeatures,
+    "mlp_mpfedcl": MlpMpFedCL,
+    "mlp_spiral": MlpSpiral,
+    "mlp_synthetic": MlpSynthetic,
+    "resnet18": ResNet18,
+}
 
 
 def make(name: str, design: Design, shape: tuple[int, ...], classes: int, beside: Sequence[Design] = ()) -> Net:

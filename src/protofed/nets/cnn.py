@@ -18,6 +18,8 @@ class Cnn:
 
     channels: Annotated[int, Ge(1)] = 20
     """of the second convolution; FedProto's mixed models have 18, 20 and 22"""
+    kernel: Annotated[int, Ge(1)] = 5
+    """side of the first convolution's kernel; FedProto's FEMNIST net has 3"""
     dim: Annotated[int, Ge(1)] = 50
     """size of the embedding"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.5
@@ -30,9 +32,9 @@ class Cnn:
                 "Use net mlp, or larger images."
             )
         planes, *sides = shape
-        high, wide = (((side - 4) // 2 - 4) // 2 for side in sides)
+        high, wide = (((side - self.kernel + 1) // 2 - 4) // 2 for side in sides)
         body = OrderedDict[str, nn.Module](
-            conv1=nn.Conv2d(planes, 10, 5),
+            conv1=nn.Conv2d(planes, 10, self.kernel),
             pool1=nn.MaxPool2d(2),
             relu1=nn.ReLU(),
             conv2=nn.Conv2d(10, self.channels, 5),

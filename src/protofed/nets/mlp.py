@@ -1,4 +1,4 @@
-"""A dense net for small images and tables."""
+"""Dense nets for small images, tables and features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 from torch import nn
@@ -24,6 +24,12 @@ class Mlp:
     """size of the embedding"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """the share of the embedding that is left out before the head, in training"""
+    embedding: Literal["relu", "linear"] = "relu"
+    """what the embedding is: after a ReLU, or not"""
+    logits: Literal["linear", "relu"] = "linear"
+    """what the head gives: as usual, or after a ReLU, as MP-FedCL's Table III has it"""
+    bias: bool = True
+    """has the head one?"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         sizes = (prod(shape), *self.hidden, self.dim)
@@ -31,6 +37,45 @@ class Mlp:
         for number, (ins, outs) in enumerate(pairwise(sizes), 1):
             body[f"fc{number}"] = nn.Linear(ins, outs)
             body[f"relu{number}"] = nn.ReLU()
-        return nn.Sequential(body), nn.Sequential(
-            OrderedDict(drop=nn.Dropout(self.dropout), out=nn.Linear(self.dim, classes))
+        if self.embedding == "linear":
+            body.popitem()
+        head = OrderedDict[str, nn.Module](
+            drop=nn.Dropout(self.dropout), out=nn.Linear(self.dim, classes, bias=self.bias)
         )
+        if self.logits == "relu":
+            head["relu"] = nn.ReLU()
+        return nn.Sequential(body), nn.Sequential(head)
+
+
+@dataclass(frozen=True)
+class MlpSynthetic(Mlp):
+    """Prototype-guided FL's net for the synthetic data: 128 and 256 units."""
+
+    hidden: tuple[Units, ...] = (128,)
+    dim: Units = 256
+
+
+@dataclass(frozen=True)
+class MlpMpFedCL(Mlp):
+    """MP-FedCL's net for MNIST: 512, 512 and 256 units, 798,474 parameters."""
+
+    hidden: tuple[Units, ...] = (512, 512)
+    dim: Units = 256
+
+
+@dataclass(frozen=True)
+class MlpFeatures(Mlp):
+    """MP-FedCL's net for the features of a frozen encoder (data.encoder): 512-256-C, 133,898 parameters."""
+
+    hidden: tuple[Units, ...] = ()
+    dim: Units = 256
+
+
+@dataclass(frozen=True)
+class MlpSpiral(Mlp):
+    """FedNH's net for the spiral: five dense layers, the embedding in the plane."""
+
+    hidden: tuple[Units, ...] = (64, 64, 64)
+    dim: Units = 2
+    embedding: Literal["relu", "linear"] = "linear"
+    bias: bool = False

@@ -13,18 +13,18 @@ A module starts from the weights it has.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from protofed.draws import DerivedDropout
 from protofed.errors import UserError
 from protofed.net import Net, Params, in_line
 
-Parts = tuple[nn.Module, nn.Module]
+Kind = Literal["sequence", "named", "pair", "joint"]
 
 
 @dataclass(frozen=True)
@@ -33,75 +33,53 @@ class Own:
 
     given: Any
     place: str  # where it was given, as "nets[0]"
+    kind: Kind
+    last: str  # the layer that is, or begins, the head; "" where there is none to name
 
-    @property
-    def made_here(self) -> bool:
-        """Is it a function that makes the net?"""
-        return callable(self.given) and not isinstance(self.given, nn.Module)
-
-    def copy(self) -> Any:
-        """A new one of what was given."""
-        return self.given() if self.made_here else deepcopy(self.given)
-
-    def net(self, shape: tuple[int, ...], classes: int) -> Net:
+    @classmethod
+    def net(cls, given: Any, place: str, shape: tuple[int, ...], classes: int) -> Net:
         """The net for inputs of a shape; one that does not fit them, or the classes, is refused."""
-        with torch.random.fork_rng(devices=[]):  # only to look at it
-            look = self.copy()
         try:
-            kind = self.kind(look)
+            with torch.random.fork_rng(devices=[]):  # only to look at it
+                look = copied(given)
+            own = cls(given if callable_only(given) else look, place, *understood(look, place))
             what = look[0] if isinstance(look, tuple) else look
-            name = f"{self.place} ({type(what).__name__})"
-            build, whole = WAYS[kind]
-            net = (Joint if kind == "joint" else Net)(
-                name, lambda: build(self.copy()), shape, classes, lambda body, head: whole(look, body, head)
-            )
-            net.given = not self.made_here
-            self.try_out(net, look, shape)
+            made = Joint if own.kind == "joint" else Net
+            net = made(
+                f"{place} ({type(what).__name__})", own.apart, shape, classes, own.together,
+                given=not callable_only(given), source=repr(look),
+            )  # fmt: skip
+            try_out(net, None if callable_only(given) else in_line(*look) if own.kind == "pair" else what, shape)
         except UserError:
             raise
         except Exception as problem:  # whatever a stranger's module may raise
-            raise UserError(f"{self.place} cannot be used with inputs of shape {shape}: {problem}") from problem
+            raise UserError(f"{place} cannot be used with inputs of shape {shape}: {problem}") from problem
         return net
 
-    def kind(self, given: Any) -> str:
-        """Which of the ways it was given in."""
-        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], nn.Module):
-            module, last = given
-            if isinstance(last, nn.Module):
-                return "pair"
-            if isinstance(last, str):
-                names = [name for name, _ in module.named_modules() if name]
-                if last not in names:
-                    raise UserError(f"{self.place} has no layer {last!r}. It has: {', '.join(names)}.")
-                return "cut" if in_order(module) and "." not in last else "named"
-        if isinstance(given, nn.Module):
-            return "sequence" if in_order(given) else "joint"
-        raise UserError(
-            f"{self.place} is a {type(given).__name__}; a net is a module, (module, name of its last layer), "
-            "(body, head), or a function that makes one of these."
-        )
+    def apart(self) -> tuple[nn.Module, nn.Module]:
+        """A new body and head."""
+        given = copied(self.given)
+        if self.kind == "pair":
+            return given[0], given[1]
+        if self.kind == "joint":
+            return given, nn.Identity()
+        module = given[0] if isinstance(given, tuple) else given
+        if self.kind == "named":
+            head = swap(module, self.last, nn.Identity())
+            return module, head
+        layers = layers_of(module)
+        at = [name for name, _ in layers].index(self.last)
+        return nn.Sequential(OrderedDict(layers[:at])), nn.Sequential(OrderedDict(layers[at:]))
 
-    def try_out(self, net: Net, given: Any, shape: tuple[int, ...]) -> None:
-        """Does it give an embedding and as many scores as there are classes, and is the head the last that it does?"""
-        params, x = net.init(torch.Generator()), torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
-        shared = len({value.data_ptr() for value in params.values() if value.numel()})
-        if shared < sum(value.numel() > 0 for value in params.values()):
-            raise UserError(f"{net.name} has a tensor under two names; give each layer its own.")
-        with torch.no_grad():
-            z, logits = net(params, x)
-            if z.dim() != 2 or logits.shape != (2, net.classes):
-                raise UserError(
-                    f"{net.name} gives embeddings {list(z.shape)} and scores {list(logits.shape)} for 2 inputs; it "
-                    f"must give [2, dim] and [2, {net.classes}], as there are {net.classes} classes. "
-                    "Change the net, or tell the federation its classes."
-                )
-            if isinstance(given, tuple) and isinstance(given[1], str) and not self.made_here:
-                expected = given[0].eval()(x)
-                if not torch.allclose(logits, expected, atol=1e-5):
-                    raise UserError(
-                        f"{net.name} does more after its layer {given[1]!r} than that layer gives. Name its last "
-                        "layer, or return (embedding, logits)."
-                    )
+    def together(self, body: nn.Module, head: nn.Module) -> nn.Module:
+        """The two in the form that was given."""
+        if self.kind == "pair":
+            return in_line(body, head)
+        if self.kind == "named":
+            swap(body, self.last, head)
+        if self.kind == "sequence":
+            return nn.Sequential(OrderedDict([*layers_of(body), *layers_of(head)]))
+        return body
 
 
 class Joint(Net):
@@ -127,24 +105,48 @@ class Joint(Net):
         return out
 
 
+def callable_only(given: Any) -> bool:
+    """Is it a function that makes the net?"""
+    return callable(given) and not isinstance(given, nn.Module)
+
+
+def copied(given: Any) -> Any:
+    """A net of its own, of what was given or of what the function makes."""
+    return deepcopy(given() if callable_only(given) else given)
+
+
+def understood(given: Any, place: str) -> tuple[Kind, str]:
+    """Which of the ways it was given in, and the name of the layer where its head begins."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], nn.Module):
+        module, last = given
+        if isinstance(last, nn.Module):
+            return "pair", ""
+        if isinstance(last, str):
+            names = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
+            if last not in names:
+                raise UserError(f"{place} has no layer {last!r}. It has: {', '.join(names)}.")
+            return ("sequence" if in_order(module) and "." not in last else "named"), last
+    if not isinstance(given, nn.Module):
+        raise UserError(
+            f"{place} is a {type(given).__name__}; a net is a module, (module, name of its last layer), "
+            "(body, head), or a function that makes one of these."
+        )
+    if not in_order(given):
+        return "joint", ""
+    having = [name for name, layer in layers_of(given) if any(True for _ in layer.parameters())]
+    if not having:
+        raise UserError(f"{place} has no parameters: it cannot learn.")
+    return "sequence", having[-1]
+
+
+def layers_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All its layers; `named_children` would leave out one that stands there a second time."""
+    return [(name, layer) for name, layer in module._modules.items() if layer is not None]
+
+
 def in_order(module: nn.Module) -> bool:
     """Is it a plain sequence of layers?"""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-
-
-def cut(module: nn.Module, name: str) -> Parts:
-    """A sequence, before and from the layer of that name."""
-    layers = list(module.named_children())
-    at = [layer for layer, _ in layers].index(name)
-    return nn.Sequential(OrderedDict(layers[:at])), nn.Sequential(OrderedDict(layers[at:]))
-
-
-def cut_last(module: nn.Module) -> Parts:
-    """A sequence, before and from its last layer that has parameters."""
-    having = [name for name, layer in module.named_children() if any(True for _ in layer.parameters())]
-    if not having:
-        raise UserError("A sequence without parameters cannot learn.")
-    return cut(module, having[-1])
 
 
 def swap(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
@@ -155,26 +157,35 @@ def swap(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     return before
 
 
-def taken_out(module: nn.Module, name: str) -> Parts:
-    """A module without its layer of that name, and the layer."""
-    head = swap(module, name, nn.Identity())
-    return module, head
-
-
-def put_back(given: Any, body: nn.Module, head: nn.Module) -> nn.Module:
-    swap(body, given[1], head)
-    return body
-
-
-def strung(given: Any, body: nn.Module, head: nn.Module) -> nn.Module:
-    return nn.Sequential(OrderedDict([*body.named_children(), *head.named_children()]))
-
-
-WAYS: dict[str, tuple[Callable[[Any], Parts], Callable[[Any, nn.Module, nn.Module], nn.Module]]] = {
-    "sequence": (cut_last, strung),
-    "cut": (lambda given: cut(*given), strung),
-    "named": (lambda given: taken_out(*given), put_back),
-    "pair": (lambda given: given, lambda given, body, head: in_line(body, head)),
-    "joint": (lambda given: (given, nn.Identity()), lambda given, body, head: body),
-}
-"""For every way to give a net: how it is taken apart into a body and a head, and put together again."""
+def try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
+    """Refuse a net that does not give what it must, or not what it gave before, or that hides what it changes."""
+    params, x = net.init(torch.Generator()), torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
+    filled = [value for value in params.values() if value.numel()]
+    if len({value.data_ptr() for value in filled}) < len(filled):
+        raise UserError(f"{net.name} has a tensor under two names; give each layer its own.")
+    with torch.no_grad():
+        z, logits = net(params, x)
+        if z.dim() != 2 or logits.shape != (2, net.classes):
+            raise UserError(
+                f"{net.name} gives embeddings {list(z.shape)} and scores {list(logits.shape)} for 2 inputs; it "
+                f"must give [2, dim] and [2, {net.classes}], as there are {net.classes} classes. "
+                "Change the net, or tell the federation its classes."
+            )
+        for whole in filter(None, (net.loaded(params), given and given.eval())):
+            out = whole(x)
+            if not torch.allclose(logits, out[1] if isinstance(out, tuple) else out, atol=1e-5):
+                raise UserError(
+                    f"{net.name} does more after its last layer than that layer gives. Name the layer that comes last, "
+                    "or let it return (embedding, logits)."
+                )
+    hidden = {name: value.clone() for name, value in net.module.named_buffers() if name not in net.shapes}
+    used = {name: value.clone() for name, value in params.items()}
+    net.train(True)
+    try:
+        with torch.no_grad(), DerivedDropout(torch.tensor(0)):
+            net(used, x)
+    finally:
+        net.train(False)
+    now = dict(net.module.named_buffers())
+    if any(not torch.equal(now[name], value) for name, value in hidden.items()):
+        raise UserError(f"{net.name} changes a buffer that is not in its state dict: register it as persistent.")

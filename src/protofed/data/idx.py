@@ -1,0 +1,37 @@
+"""MNIST's own file format, IDX."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from protofed.errors import UserError
+
+
+def read_idx(where: Path) -> dict[str, np.ndarray]:
+    """The four published IDX files of MNIST, gzipped or not."""
+    names = {
+        "x_train": "train-images-idx3-ubyte", "y_train": "train-labels-idx1-ubyte",
+        "x_test": "t10k-images-idx3-ubyte", "y_test": "t10k-labels-idx1-ubyte",
+    }  # fmt: skip
+    arrays = {}
+    for key, name in names.items():
+        places = [folder / file for folder in (where, where / "mnist") for file in (name, f"{name}.gz")]
+        path = next((place for place in places if place.exists()), None)
+        if path is None:
+            raise UserError(
+                f"mnist is not in {where}: it wants mnist.npz, or {name}(.gz) and its three companions as published by "
+                "LeCun et al. (yann.lecun.com/exdb/mnist). Set data.root or $PROTOFED_DATA to the folder that has "
+                "them, or use data.name=digits."
+            )
+        try:
+            content = path.read_bytes()
+            raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch wants to own it
+            shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
+            arrays[key] = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+        except (OSError, ValueError, IndexError, EOFError, zlib.error) as problem:
+            raise UserError(f"{path} is not a complete IDX file: {problem}. Get the file again.") from problem
+    return arrays

@@ -1,0 +1,81 @@
+"""ResNet18 (He et al. 2016): 11,689,512 parameters with batch norm, ImageNet's stem and 1,000 classes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from protofed.errors import UserError
+
+Stride = Annotated[int, Ge(1)]
+
+
+@dataclass(frozen=True)
+class ResNet18:
+    """Eight residual blocks; the embedding has 512 numbers (at width 64)."""
+
+    stem: Literal["imagenet", "cifar"] = "cifar"
+    """imagenet: a 7x7 convolution and 3x3 max pooling; cifar: a 3x3 convolution"""
+    norm: Literal["batch", "group"] = "batch"
+    """batch norm, or group norm with 2 groups, which needs no statistics"""
+    strides: tuple[Stride, ...] = (2, 2)
+    """of imagenet's stem: its convolution and its pooling. FedProto's clients differ in them: [1, 4] and [2, 2]"""
+    width: Annotated[int, Ge(2)] = 64
+    """channels of the first blocks; the embedding is eight times as large"""
+    bias: bool = True
+    """has the head one?"""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+        if len(shape) != 3 or min(shape[1:]) < 16:
+            raise UserError(f"net resnet18 wants images of at least 16x16 with channels first, got {shape}. Use mlp.")
+        if len(self.strides) != 2:
+            raise UserError(
+                f"net.strides: got {list(self.strides)}; must be two, of the stem's convolution and pooling."
+            )
+        width = self.width
+        body: OrderedDict[str, nn.Module] = OrderedDict()
+        if self.stem == "imagenet":
+            body["conv1"] = nn.Conv2d(shape[0], width, 7, self.strides[0], 3, bias=False)
+        else:
+            body["conv1"] = nn.Conv2d(shape[0], width, 3, 1, 1, bias=False)
+        body["norm1"] = self.normed(width)
+        body["relu"] = nn.ReLU()
+        if self.stem == "imagenet":
+            body["pool"] = nn.MaxPool2d(3, self.strides[1], 1)
+        ins = width
+        for number, outs in enumerate((width, 2 * width, 4 * width, 8 * width), 1):
+            first = Block(ins, outs, 1 if number == 1 else 2, self)
+            body[f"layer{number}"] = nn.Sequential(first, Block(outs, outs, 1, self))
+            ins = outs
+        body["mean"] = nn.AdaptiveAvgPool2d(1)
+        body["flat"] = nn.Flatten()
+        return nn.Sequential(body), nn.Sequential(OrderedDict(out=nn.Linear(ins, classes, self.bias)))
+
+    def normed(self, channels: int) -> nn.Module:
+        return nn.BatchNorm2d(channels) if self.norm == "batch" else nn.GroupNorm(2, channels)
+
+
+class Block(nn.Module):
+    """x + two 3x3 convolutions of x; where the shape changes, x goes through a 1x1 convolution."""
+
+    def __init__(self, ins: int, outs: int, stride: int, design: ResNet18) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(ins, outs, 3, stride, 1, bias=False)
+        self.norm1 = design.normed(outs)
+        self.conv2 = nn.Conv2d(outs, outs, 3, 1, 1, bias=False)
+        self.norm2 = design.normed(outs)
+        self.relu = nn.ReLU()
+        self.short: nn.Module = nn.Identity()
+        if stride > 1 or ins != outs:
+            self.short = nn.Sequential(
+                OrderedDict(conv=nn.Conv2d(ins, outs, 1, stride, bias=False), norm=design.normed(outs))
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
+        out: Tensor = self.relu(z + self.short(x))
+        return out
