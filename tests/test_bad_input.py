@@ -100,10 +100,14 @@ def test_a_wrong_input_is_one_message(words, message, command, tmp_path):  # noq
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("result.json", "{}", "a/result.json is not a whole one: it has no 'method'. Start a new run."),
+        (
+            "result.json",
+            "{}",
+            "a/result.json is missing or not a whole one: no method. Take it away; `protofed run --resume --out` that folder writes it anew.",
+        ),
         ("result.json", "{", "a/result.json cannot be read: "),
-        ("result.json", "3", "a/result.json cannot be read: "),
-        ("partition.json", "[]", "a/partition.json is not a whole one: it has no 'sha256'. Start a new run."),
+        ("result.json", "3", "a/result.json is missing or not a whole one: no method."),
+        ("partition.json", "[]", "a/partition.json is missing or not a whole one: no sha256."),
     ],
 )
 def test_damaged_files_of_a_run_are_said(file, content, message, command, tmp_path):  # noqa: F811

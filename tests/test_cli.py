@@ -56,7 +56,8 @@ def test_quiet_prints_nothing_but_errors(protofed):
     code, out, err = protofed("run", *FAST, "--quiet", "--out", "a")
     assert (code, out) == (2, "")
     assert (
-        err == "protofed: a is there already and not empty. Continue that run with --resume, or give another --out.\n"
+        err
+        == "protofed: a is there already and not empty. Continue that run with --resume (in Python: resume=True), or give another --out.\n"
     )
 
 
@@ -116,7 +117,7 @@ def test_resume_goes_on_and_changes_rounds_only(protofed):
     assert "resuming after round 2" in out
     assert "round 3/3" in out
     assert protofed("run", "--resume", "--out", "a", "--set", "train.lr=1")[2].startswith(
-        "protofed: Resuming a can change run.rounds only, not train.lr"
+        "protofed: Resuming a can change only run.rounds, run.checkpoint_every, data.root, not train.lr"
     )
     assert "give --out" in protofed("run", "--resume")[2]
     assert "is not a run folder" in protofed("run", "--resume", "--out", "nowhere")[2]

@@ -175,7 +175,8 @@ def test_classes_nobody_has_are_told():
 
 
 def test_run_folders_of_own_data_are_opened_and_continued_in_python(tmp_path):
-    federation = protofed.Federation([table(30), table(30)], nets=[line()])
+    data = [table(30), table(30)]
+    federation = protofed.Federation(data, nets=[line()])
     first = federation.run({"run": {"rounds": 2}}, tmp_path / "run")
     x, _ = table(5)
     again = protofed.Result.load(tmp_path / "run", federation=federation)
@@ -186,15 +187,15 @@ def test_run_folders_of_own_data_are_opened_and_continued_in_python(tmp_path):
     with pytest.raises(UserError, match="nets that were given to it in Python"):
         protofed.Result.load(tmp_path / "run")
     other = protofed.Federation([table(30), table(30)], nets=[line()])
-    with pytest.raises(UserError, match="made with other data"):
+    with pytest.raises(UserError, match="made with other data or nets"):
         other.run({"run": {"rounds": 5}}, tmp_path / "run", resume=True)
-    with pytest.raises(UserError, match="made with another federation"):
+    with pytest.raises(UserError, match="made with other data or nets"):
         protofed.Result.load(tmp_path / "run", federation=other)
-    same = protofed.Federation(
-        [(f.x, f.y) for f in federation.train], [(f.x, f.y) for f in federation.test], nets=[line()]
-    )
-    with pytest.raises(UserError, match="made with other data"):  # the same arrays, but another start
+    same = protofed.Federation(data, nets=[line()])
+    with pytest.raises(UserError, match="was begun with other weights than its nets start from now"):
         same.run({"run": {"rounds": 5}}, tmp_path / "run", resume=True)
+    opened = protofed.Result.load(tmp_path / "run", federation=same)  # the trained weights are all there
+    np.testing.assert_array_equal(opened.predict(x, 0), more.predict(x, 0))
 
 
 def test_own_arrays_with_nets_of_the_experiment_need_nothing_to_predict(tmp_path):
@@ -213,6 +214,9 @@ X, Y = table(6)
         ({"data": [X]}, "data[0]: got a ndarray; must be a pair (x, y)."),
         ({"data": [(X, Y), (X, Y[:4])]}, "data[1]: got inputs [6, 4] and labels [4]; must be [n, ...] and [n]."),
         ({"data": [(X[:, 0], Y)]}, "data[0]: got inputs [6] and labels [6]; must be [n, ...] and [n]."),
+        ({"data": [(X, Y)], "nets": line()}, "nets: got a Sequential; must be a list of nets, as nets=[net]."),
+        ({"data": [(X, Y)] * 2, "nets": (line(), line())}, "nets: got a tuple; must be a list of nets, as nets=[net]."),
+        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 3))]}, "nets[0] has one layer with parameters, so that the embedding would be the raw input, and prototypes the means of raw inputs. Put a layer before it, or give (nn.Identity(), layer) if the inputs are features."),
         ({"data": [(X, Y / 2)]}, "data[0]: its labels are of type float64; they must be whole numbers or names."),
         ({"data": [(X.astype(str), Y)]}, "data[0]: its inputs are of type <U32; they must be numbers."),
         ({"data": [(X, Y - 1)]}, "data[0]: there is no class -1. Did you mean \"1\"? Known: 0, 1."),
@@ -228,9 +232,9 @@ X, Y = table(6)
         ({"data": [(X, Y)] * 3, "nets": [line(), line()]}, "nets: got 2 for 3 clients. Give one for all, or one for each."),
         ({"data": [(X, Y)], "nets": ["mlp"]}, "nets[0] is a str; a net is a module, (module, name of its last layer), (body, head), or a function that makes one of these."),
         ({"data": [(X, Y)], "nets": [(line(), "fc")]}, "nets[0] has no layer 'fc'. It has: 0, 1, 2."),
-        ({"data": [(X, Y)], "nets": [Residual()]}, "nets[0] (Residual) returns one thing, so where is the embedding? Give (module, name of its last layer; it has first, fc), or let it return (embedding, logits)."),
+        ({"data": [(X, Y)], "nets": [Residual()]}, "nets[0] (Residual) returns a Tensor, so where is the embedding? Let it return (embedding, logits), or give (module, name of its last layer); it has first, fc."),
         ({"data": [(X, Y)], "nets": [(Residual(after=True), "fc")]}, "nets[0] (Residual) does more after its last layer than that layer gives. Name the layer that comes last, or let it return (embedding, logits)."),
-        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 10))]}, "nets[0] (Sequential) gives embeddings [2, 4] and scores [2, 10] for 2 inputs; it must give [2, dim] and [2, 3], as there are 3 classes. Change the net, or tell the federation its classes."),
+        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 10))]}, "nets[0] (Sequential) gives embeddings [2, 5] and scores [2, 10] for 2 inputs; it must give [2, dim] and [2, 3], as there are 3 classes. Change the net, or tell the federation its classes."),
         ({"data": [(X, Y)], "nets": [nn.Sequential(nn.ReLU())]}, "nets[0] has no parameters: it cannot learn."),
     ],
 )  # fmt: skip
@@ -247,7 +251,7 @@ def test_missing_values_and_misfits_say_where():
         protofed.Federation([(X, Y), (x, Y)])
     assert str(refused.value) == ("data[1]: 1 of its 24 values are not finite. Fill them in, or leave those rows out.")
     with pytest.raises(UserError) as refused:
-        protofed.Federation([(X, Y)] * 2, nets=[line(), nn.Sequential(nn.Linear(5, 3))])
+        protofed.Federation([(X, Y)] * 2, nets=[line(), nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))])
     assert str(refused.value).startswith("nets[1] cannot be used with inputs of shape (4,): mat1 and mat2 shapes")
 
 
@@ -337,7 +341,7 @@ def test_a_run_is_not_continued_with_other_nets_or_shapes(change, tmp_path):
         other["nets"][2] = nn.Sequential(nn.Flatten(), b[0], nn.ReLU(), b[2])
     else:
         other["classes"] = [0, 2, 1]
-    with pytest.raises(UserError, match="made with other data"):
+    with pytest.raises(UserError, match="made with other data or nets"):
         protofed.Federation(**other).run({"run": {"rounds": 2}}, tmp_path / "run", resume=True)
 
 
@@ -352,7 +356,7 @@ def test_a_module_with_a_secret_state_is_refused():
             return x * (1 + self.seen)
 
     with pytest.raises(UserError, match="changes a buffer that is not in its state dict"):
-        Own.net(nn.Sequential(Counting(), nn.Linear(4, 3)), "nets[0]", (4,), 3)
+        Own.net(nn.Sequential(nn.Linear(4, 4), Counting(), nn.Linear(4, 3)), "nets[0]", (4,), 3)
 
 
 def test_layers_whose_names_cannot_be_stored_are_refused():
@@ -386,6 +390,9 @@ def test_arrays_of_other_kinds_are_taken(tmp_path):
     assert protofed.Federation([(X.tolist(), Y.tolist())]).labels == (0, 1, 2)
     big = protofed.Federation([(X.astype(">f8"), Y.astype(">i4"))], classes=np.int64(3))
     big.run({"run": {"rounds": 1}}, tmp_path / "big")
+    assert protofed.Federation([(X, Y)], classes=["x", "y", "z"]).labels == ("x", "y", "z")  # by their places
+    assert protofed.Federation([(torch.tensor(X, requires_grad=True).bfloat16(), Y.astype(float))]).labels == (0, 1, 2)
+    assert protofed.Federation(iter([(X, Y > 1)])).labels == (0, 1)
     assert protofed.Federation([(torch.tensor(X), torch.tensor(Y))], classes=np.arange(3)).labels == (0, 1, 2)
 
 
@@ -402,3 +409,28 @@ def test_given_is_not_a_name_for_an_experiment_file(section):
         Config.of({section: {"name": "given"}})
     with pytest.raises(UserError, match="data that were given to it in Python"):
         protofed.run({"data": {"name": "given"}})
+
+
+def test_batch_norm_and_batches_of_one():
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    with pytest.raises(UserError, match=r"train.batch: got 1, but net .* has batch norm"):
+        protofed.Federation([table(12)], nets=[net]).run({"train": {"batch": 1}})
+
+
+def test_a_net_that_cannot_train_is_said():
+    frozen = line()
+    frozen.requires_grad_(False)
+    with pytest.raises(UserError, match="has no parameter that can train"):
+        protofed.Federation([table(12)], nets=[frozen]).run()
+
+
+def test_what_is_no_federation_is_said():
+    with pytest.raises(UserError, match=r"federation: got a list; must be a protofed.Federation"):
+        protofed.run({}, federation=[(X, Y)])
+
+
+def test_numbers_of_numpy_are_numbers():
+    made = Config.of(
+        {"run": {"rounds": np.int64(3)}, "train": {"lr": np.float64(0.5)}, "net": {"hidden": [np.int32(4)]}}
+    )
+    assert (made.run.rounds, made.train.lr, made.nets[0].design.hidden) == (3, 0.5, (4,))

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import protofed
+from protofed import weights
 from protofed.core import Phase
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
@@ -117,8 +118,8 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
     np.save(tmp_path / "x.npy", digits.test.x[:9].numpy())
     folder = str(run.folder)
     code, out, err = command("predict", folder, "--input", "x.npy", "--by", "prototype", "--out", "y.npy")
-    assert (code, err) == (0, "")
-    assert out.startswith("With client 0's model (--client chooses another).\n9 inputs: ")
+    assert (code, err) == (0, "With client 0's model (--client chooses another).\n")
+    assert out.startswith("9 inputs: ")
     assert out.endswith("unknown. Written to y.npy.\n")
     found = np.load("y.npy", allow_pickle=False)
     assert found.dtype.names == ("label", "scores", "distance", "unknown")
@@ -135,8 +136,8 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
     ("words", "message"),
     [
         (["--input", "no.npy"], "There is no file no.npy."),
-        (["--input", "bad.npy"], "bad.npy is not a readable .npy file: "),
-        (["--input", "many.npz"], "many.npz is an archive of several arrays; --input wants one, .npy."),
+        (["--input", "bad.npy"], "bad.npy is not a .npy file. Write one with numpy.save."),
+        (["--input", "many.npz"], "many.npz is not a .npy file. Write one with numpy.save."),
         (["--input", "rgb.npy"], "The inputs have shape [2, 8, 8, 3]; must be [n, 1, 8, 8]."),
         (["--input", "words.npy"], "The inputs are of type <U1; they must be numbers."),
         (["--input", "nan.npy"], "64 of the inputs' 64 values are not finite. Fill them in."),
@@ -330,7 +331,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
         (["--data", "good.npz", "--net", "mpl"], "The experiment has a problem:\n  - net.name: there is no \"mpl\". Did you mean \"mlp\"? Known: cnn, "),
         (["--data", "good.npz", "--net", "mlp", "--set", "net.dim=9"], "fedproto cannot bring embeddings of different sizes together: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9."),
         (["--data", "good.npz", "--set", "train.lr=1"], "--set train.lr=1: only the newcomer's net can be changed, by --set net.key=value."),
-        (["--data", "good.npz", "--start", "bad.npz"], "bad.npz is not a readable .safetensors file: "),
+        (["--data", "good.npz", "--start", "bad.npz"], "bad.npz is not readable as a state dict of tensors alone: "),
     ],
 )  # fmt: skip
 def test_what_cannot_join_is_said(run, words, message, command, tmp_path):  # noqa: F811
@@ -352,8 +353,19 @@ def test_prototypes_of_some_classes():
     assert some.support[:, 0].tolist() == [0, 1, 0]
 
 
-def test_layers_are_read_back(run, tmp_path):
+def test_layers_are_read_from_safe_files_only(tmp_path):
     save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors")
-    from protofed.newcomer import read_layers
-
-    assert torch.equal(read_layers(tmp_path / "a.safetensors")["a"], torch.ones(2))
+    torch.save({"a": torch.ones(2)}, tmp_path / "a.pt")
+    for name in ("a.safetensors", "a.pt"):
+        assert torch.equal(weights.read(tmp_path / name)["a"], torch.ones(2))
+    torch.save({"a": Phase(3)}, tmp_path / "code.pt")
+    torch.save([torch.ones(2)], tmp_path / "list.pt")
+    (tmp_path / "junk.safetensors").write_bytes(b"junk")
+    for name, message in {
+        "code.pt": "is not readable as a state dict of tensors alone",
+        "list.pt": "is not a state dict",
+        "junk.safetensors": "is not readable as a .safetensors file",
+        "none.pt": "There is no file",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            weights.read(tmp_path / name)

@@ -165,8 +165,8 @@ class DroppedMask(Loop):
 class BlindEvaluation(Loop):
     """Planted bug: the last way to predict is never right."""
 
-    def evaluate(self, round, downs):
-        scores = super().evaluate(round, downs)
+    def evaluate(self, round, downs, on="test"):
+        scores = super().evaluate(round, downs, on)
         return [
             score._replace(
                 correct={way: 0 if way == list(score.correct)[-1] else hits for way, hits in score.correct.items()}

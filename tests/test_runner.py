@@ -156,7 +156,7 @@ def test_resume_refuses_other_data(tmp_path):
 )
 def test_resume_refuses_another_experiment(change, named, tmp_path):
     run(SMALL, tmp_path / "run")
-    with pytest.raises(UserError, match=f"can change run.rounds only, not {named}"):
+    with pytest.raises(UserError, match=f"can change only run.rounds, .*, not {named}"):
         run({**SMALL, **change}, tmp_path / "run", resume=True)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Optional
 import typer
 
 from protofed import __version__
+from protofed.cli_data import app as data_app
 from protofed.cli_models import export, join, predict
 from protofed.errors import UserError
 
@@ -158,11 +159,13 @@ def init(
     from protofed.template import template
 
     must_be_new(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
     text = template(Config.load(None, sets or ()), str(file))
     write(file, text.encode())
     print(f"Written to {file}. Change it, then: protofed run {shlex.quote(str(file))}")
 
 
+app.add_typer(data_app, name="data")
 for command in (predict, export, join):
     app.command()(command)
 

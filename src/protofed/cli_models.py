@@ -16,12 +16,16 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a fin
 
 def predict(
     folder: Folder,
-    source: Annotated[Path, typer.Option("--input", help="Raw inputs [n, ...], .npy, like those of the data.")],
+    source: Annotated[
+        Path, typer.Option("--input", show_envvar=False, help="Raw inputs [n, ...], .npy, like those of the data.")
+    ],
     client: Annotated[
         Optional[int],
-        typer.Option("--client", help="Whose model; default: the server's if it has one, else client 0's."),
+        typer.Option(
+            "--client", show_envvar=False, help="Whose model; default: the server's if it has one, else client 0's."
+        ),
     ] = None,
-    by: Annotated[str, typer.Option("--by", help="head or prototype.")] = "head",
+    by: Annotated[str, typer.Option("--by", help="head or prototype; fedproto also has prototype_all.")] = "head",
     out: Annotated[
         Optional[Path], typer.Option("--out", help="Where to write the predictions, .npy: one record an input.")
     ] = None,
@@ -32,16 +36,15 @@ def predict(
     `unknown`: is it farther than that class ever was in training? Without --out they are printed.
     """
     from protofed import predictions
-    from protofed.folder import must_be_new
     from protofed.results import Result
 
     if out:
-        must_be_new(out)
+        predictions.must_be_writable(out)
     result = Result.load(folder)
-    if client is None:
-        client = result.state.spokesman()
-        print(f"With {'the server' if client is None else f'client {client}'}'s model (--client chooses another).")
     found = result.predict(predictions.read(source), client, by)
+    if client is None:
+        who = "client 0" if result.state.spokesman() == 0 else "the server"
+        print(f"With {who}'s model (--client chooses another).", file=sys.stderr)
     if out:
         predictions.write(found, out)
         print(f"{predictions.told(found)} Written to {out}.")
@@ -51,7 +54,7 @@ def predict(
 
 def export(
     folder: Folder,
-    client: Annotated[int, typer.Option("--client", help="Whose model.")],
+    client: Annotated[int, typer.Option("--client", show_envvar=False, help="Whose model.")],
     out: Annotated[
         Optional[Path],
         typer.Option("--out", help="The file, .safetensors or .onnx; default: client-I.safetensors in DIR."),
@@ -70,7 +73,10 @@ def export(
 def join(
     folder: Folder,
     data: Annotated[
-        Path, typer.Option("--data", help="The newcomer's x and y, .npz; x_test and y_test if it has them.")
+        Path,
+        typer.Option(
+            "--data", show_envvar=False, help="The newcomer's x and y, .npz; x_test and y_test if it has them."
+        ),
     ],
     net: Annotated[Optional[str], typer.Option("--net", help="Its net; default: that of the run's client 0.")] = None,
     sets: Annotated[
@@ -79,7 +85,7 @@ def join(
     start: Annotated[
         Optional[Path], typer.Option("--start", help="Layers to start from, .safetensors; the others are random.")
     ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="How long it trains.")] = 10,
+    epochs: Annotated[int, typer.Option("--epochs", show_envvar=False, min=1, help="How long it trains.")] = 10,
     out: Annotated[
         Optional[Path], typer.Option("--out", help="Where to write its model, .safetensors or .onnx.")
     ] = None,
@@ -89,19 +95,18 @@ def join(
 
     Says how good it gets, beside training alone from the same layers for the same steps.
     """
-    from protofed import export, newcomer
+    from protofed import export, newcomer, weights
     from protofed.config import Config
-    from protofed.folder import must_be_new
     from protofed.results import Result
 
     if out:
-        must_be_new(out)
+        export.must_be_exportable(out)
     if strange := [word for word in sets or () if not word.startswith("net.")]:
         raise UserError(f"--set {strange[0]}: only the newcomer's net can be changed, by --set net.key=value.")
     words = [*([f"net.name={net}"] if net else []), *(sets or [])]
     found = newcomer.join(
         Result.load(folder), *newcomer.read(data), net=Config.load(None, words).nets[0] if words else None,
-        layers=newcomer.read_layers(start) if start else None, epochs=epochs,
+        layers=weights.read(start) if start else None, epochs=epochs,
     )  # fmt: skip
     print(json.dumps(found.figures(), indent=2) if as_json else found.told())
     if out:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from protofed.errors import UserError
 from protofed.folder import Folder
+from protofed.members import titled
 from protofed.screen import duration, percent
 
 if TYPE_CHECKING:
@@ -56,8 +57,11 @@ def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the table must know: whether the runs can be compared at all, and what chance is."""
     notes = [
         "By head, by prototype: mean accuracy ± spread over clients, each on its own test set. Server: the server's "
-        "own model on the balanced test set. Sent up: numbers a round, from all clients. MB: both ways, the whole run."
+        "own model on the balanced test set, or on all clients' where there is none. Sent up: numbers a round, from "
+        "all clients. MB: both ways, the whole run."
     ]
+    named = dict.fromkeys(titled(result["dataset"], result["remark"]) for result in results)
+    notes.append(f"Data: {', '.join(named)}.")
     for key, what in (
         ("dataset", "datasets"),
         ("partition", "partitions of the data"),

@@ -71,6 +71,8 @@ class Data:
     """the folder that has the data files; "": $PROTOFED_DATA, else ~/.cache/protofed"""
     clients: Annotated[int, Ge(0)] = 0
     """how many clients there are; 0: as many as the data have by themselves in this partition, else 20"""
+    encoder: str = ""
+    """a file of `protofed export`: its body, frozen, turns the inputs into features, computed once; "": none"""
     normalise: Literal["dataset", "client"] = "dataset"
     """dataset: as docs/data.md says, mostly by constants; client: each client by its own means and deviations"""
 
@@ -102,18 +104,22 @@ class Given:
 
 @dataclass(frozen=True)
 class NetChoice:
-    """A net, and how many of the clients have it, relative to the other nets."""
+    """A net, how many of the clients have it, relative to the other nets, and the file it starts from."""
 
     name: str
     design: Design
     share: float = 1.0
+    weights: str = ""
 
 
 @dataclass(frozen=True)
-class Share:
-    """The key of a [[net]] that is not the net's own."""
+class NetKeys:
+    """The keys of a [net] that every net has."""
 
     share: Annotated[float, Gt(0), Le(1e6)] = 1.0
+    """how many of the clients have this net, relative to the other [[net]]s"""
+    weights: str = ""
+    """a .safetensors file, or a .pt state dict, with layers to start from: the body's, or all; "": random ones"""
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,12 @@ class Config:
     def table(self) -> dict[str, Any]:
         """Everything resolved, as sections of plain values: `Config.of` gives the same experiment again."""
         nets = [
-            {"name": net.name, **({"share": net.share} if len(self.nets) > 1 else {}), **options(net.design)}
+            {
+                "name": net.name,
+                **({"share": net.share} if len(self.nets) > 1 else {}),
+                **({"weights": net.weights} if net.weights else {}),
+                **options(net.design),
+            }
             for net in self.nets
         ]
         return {
@@ -216,6 +227,8 @@ class Config:
 
 def read(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not an experiment file. To repeat a run, give {path / 'config.toml'}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
@@ -270,7 +283,8 @@ def net_choices(got: Any, registry: Mapping[str, type[Any]], problems: list[str]
     choices = []
     for number, table in enumerate(tables, 1):
         place = "net" if len(tables) == 1 else f"net[{number}]"
-        name, design = named(place, registry, {key: value for key, value in table.items() if key != "share"}, problems)
-        share = check(place, Share, {"share": table.get("share", 1.0)}, problems)
-        choices.append(NetChoice(name, design, share.share if share else 1.0))
+        common = {key: table[key] for key in ("share", "weights") if key in table}
+        name, design = named(place, registry, {key: table[key] for key in table if key not in common}, problems)
+        keys = check(place, NetKeys, common, problems) or NetKeys()
+        choices.append(NetChoice(name, design, keys.share, keys.weights))
     return tuple(choices)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 def write_model(model: Model, path: Path) -> None:
     """Write the model; the ending of the name says how: .safetensors or .onnx."""
-    must_be_new(path)
-    if path.suffix not in (".safetensors", ".onnx"):
-        raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
+    must_be_exportable(path)
+    model.must_be_finite()
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".onnx":
         write(path, as_onnx(model))
@@ -36,13 +35,23 @@ def write_model(model: Model, path: Path) -> None:
         write(path, as_safetensors(model))
 
 
+def must_be_exportable(path: Path) -> None:
+    """Refuse a file that is there already, or of another kind."""
+    must_be_new(path)
+    if path.suffix not in (".safetensors", ".onnx"):
+        raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
+
+
 def as_safetensors(model: Model) -> bytes:
     """The module's state dict, as `Result.model(i)` has it, with what is needed to use it."""
     state = model.net.loaded(model.params).state_dict()
     about = {
-        "net": model.net.name, "labels": json.dumps(model.labels), "input": json.dumps(model.data.input),
+        "net": model.net.name,
+        "source": model.net.source,
+        "labels": json.dumps(model.labels),
+        "input": json.dumps(model.data.input),
         "protofed": __version__,
-    }  # fmt: skip
+    }
     return save({name: value.contiguous() for name, value in state.items()}, about)
 
 

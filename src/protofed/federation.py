@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from protofed.config import GIVEN, Config, Data, Given, NetChoice
 from protofed.data.examples import Examples
@@ -15,7 +17,7 @@ from protofed.data.labels import names, numbered
 from protofed.data.partition import Part, a_share
 from protofed.draws import random_state
 from protofed.errors import UserError
-from protofed.members import Members, equipped
+from protofed.members import Members, equipped, warmed
 from protofed.nets.own import Own
 
 if TYPE_CHECKING:
@@ -40,7 +42,10 @@ class Federation:
         self, data: Sequence[tuple[Any, Any]], test: Sequence[tuple[Any, Any] | None] | None = None,
         classes: int | Sequence[str | int] | None = None, nets: Sequence[Any] | None = None, name: str = "own data",
     ) -> None:  # fmt: skip
-        if not len(data):
+        if isinstance(nets, nn.Module | tuple):
+            raise UserError(f"nets: got a {type(nets).__name__}; must be a list of nets, as nets=[net].")
+        data = list(data)
+        if not data:
             raise UserError("data: got no client. Give a pair (x, y) for each.")
         if test is not None and len(test) != len(data):
             raise UserError(f"test: got {len(test)} pairs for {len(data)} clients. Give one for each, or None.")
@@ -100,8 +105,8 @@ class Federation:
     def members(self, config: Config) -> Members:
         """Who there is, with the experiment's nets if none were given; all clients' test sets are the balanced one."""
         shapes = [examples.shape for examples in self.train]
-        nets = equipped(config, shapes, len(self.labels)) if self.nets is None else self.nets
-        return Members(self.name, self.labels, nets, self.train, self.test, self.test, self.parts)
+        made = warmed(config, equipped(config, shapes, len(self.labels))) if self.nets is None else (self.nets, ())
+        return Members(self.name, self.labels, made[0], self.train, self.test, self.test, self.parts, notes=made[1])
 
     def run(self, config: Any = None, out: str | Path | None = None, **more: Any) -> Result:
         """The same as `protofed.run(config, out, federation=self)`."""
@@ -118,7 +123,8 @@ def examined(test: Pair, x: np.ndarray) -> Pair:
 def array(given: Any, whose: str) -> np.ndarray:
     """An array as this machine has it; of Python objects only if they are all text."""
     try:
-        made = np.asarray(given)
+        given = given.detach().cpu() if isinstance(given, Tensor) else given
+        made = np.asarray(given.float() if isinstance(given, Tensor) and given.dtype == torch.bfloat16 else given)
         if made.dtype.kind == "O":
             made = np.asarray(made.tolist())
             if made.dtype.kind == "U" and not all(isinstance(value, str) for value in np.asarray(given).flat):
@@ -139,6 +145,8 @@ def pair(given: Any, whose: str) -> Pair:
         raise UserError(f"{whose}: its inputs are of type {x.dtype}; they must be numbers.")
     if x.ndim < 2 or y.shape != (len(x),):
         raise UserError(f"{whose}: got inputs {list(x.shape)} and labels {list(y.shape)}; must be [n, ...] and [n].")
+    if y.dtype.kind == "b" or (y.dtype.kind == "f" and np.array_equal(y, np.round(y))):
+        y = y.astype(np.int64)
     if y.dtype.kind not in "iuU":
         raise UserError(f"{whose}: its labels are of type {y.dtype}; they must be whole numbers or names.")
     if x.dtype.kind == "f":

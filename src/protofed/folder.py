@@ -95,7 +95,11 @@ class Folder:
     def must_be_empty(self) -> None:
         begun = {LOCK, ".config.toml.new"}  # all that a run leaves which was killed before it had begun
         if {inside.name for inside in self.path.iterdir()} - begun:
-            way = "Continue that run with --resume, or give" if (self.path / "config.toml").exists() else "Give"
+            way = (
+                "Continue that run with --resume (in Python: resume=True), or give"
+                if (self.path / "config.toml").exists()
+                else "Give"
+            )
             raise UserError(f"{self.path} is there already and not empty. {way} another --out.")
 
     @classmethod
@@ -186,7 +190,7 @@ class Folder:
                 else "is not a run folder"
             )
             raise UserError(f"{self.path} {what} (it has no result.json).")
-        return read_json(path, "method", "dataset", "seed", "rounds", "accuracy", "global", "cost", "seconds")
+        return read_json(path, "method", "dataset", "remark", "seed", "rounds", "accuracy", "global", "cost", "seconds")
 
     def clients(self) -> list[dict[str, Any]]:
         """The rows of clients.csv."""
@@ -204,6 +208,9 @@ class Folder:
         return read_json(self.path / "reach.json")
 
 
+ANEW = "Take it away; `protofed run --resume --out` that folder writes it anew."
+
+
 def must_be_new(path: Path) -> None:
     """Refuse to write over a file."""
     if path.exists():
@@ -214,9 +221,11 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
     """A JSON object that has these keys."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        missing = [key for key in keys if key not in content]
-    except (OSError, ValueError, TypeError) as problem:
-        raise UserError(f"{path} cannot be read: {problem}. Start a new run.") from problem
-    if missing:
-        raise UserError(f"{path} is not a whole one: it has no {missing[0]!r}. Start a new run.")
-    return dict(content)
+    except FileNotFoundError:
+        content = {}
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{path} cannot be read: {problem}. {ANEW}") from problem
+    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    if missing or not isinstance(content, dict):
+        raise UserError(f"{path} is missing or not a whole one{f': no {missing[0]}' if missing else ''}. {ANEW}")
+    return content

@@ -60,6 +60,11 @@ def schedule(
 ) -> list[list[list[Tensor]]]:
     """For each phase and each of its epochs the batches, as positions; every epoch is a permutation of its own."""
     generator = site.generator(purpose)
+    if site.net.batch_norm and training.batch == 1:
+        raise UserError(
+            f"train.batch: got 1, but net {site.net.name} has batch norm, for which one example has no statistics. "
+            "Use 2 or more."
+        )
 
     def epoch() -> list[Tensor]:
         batches = list(torch.randperm(examples, generator=generator).split(training.batch)) if examples else []
@@ -195,6 +200,8 @@ def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Tr
 def movable(net: Net, params: Params, phase: Phase) -> list[str]:
     """The names of what trains in a phase, sorted: a file may give them back in another order."""
     names = [name for name in sorted(params) if name.startswith(phase.trains) and net.trains(name, params[name])]
+    if not any(net.trains(name, value) for name, value in params.items()):
+        raise UserError(f"net {net.name} has no parameter that can train: all of them are frozen.")
     if not names:
         raise UserError(f"A phase trains {phase.trains}, but {net.name} has only {', '.join(sorted(params))}.")
     return names

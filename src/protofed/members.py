@@ -12,12 +12,14 @@ import torch
 
 from protofed.config import GIVEN
 from protofed.core import AnyMethod, Client, Net, Site
+from protofed.data.encoder import encoded
 from protofed.data.examples import Examples
 from protofed.data.partition import Part, a_share
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.nets import make
+from protofed.weights import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -40,16 +42,18 @@ class Members:
     validation: tuple[Examples, ...] = ()  # () where nobody has any
     groups: tuple[str, ...] = ()  # for each client where its data come from; () or "" where that is not one place
     remark: str = ""  # to be said wherever a result is shown: "subset", "re-made"
+    notes: tuple[str, ...] = ()  # to be said when a run begins
 
     @classmethod
     def of(cls, config: Config) -> Members:
         """The members that an experiment file describes."""
         if config.data.name == GIVEN:
             raise UserError(
-                "This run has data that were given to it in Python, so it goes on there, too: "
-                "protofed.run(config, out, federation=..., resume=True)."
+                "This experiment has data that were given to it in Python, so it runs there only: "
+                "protofed.run(config, out, federation=...), with resume=True to go on."
             )
         data = SOURCES[config.data.name](config.data.root)
+        data = encoded(data, config.data.encoder) if config.data.encoder else data
         dealt = config.partition.split(data.holdings(), config.data.clients, config.run.seed)
         parts = tuple(
             set_aside(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
@@ -66,10 +70,10 @@ class Members:
                 for given in (test, validation)
             )
             balanced = tuple(test)  # each client's with its own constants
-        nets = equipped(config, [data.train.shape] * len(parts), data.classes)
+        nets, notes = warmed(config, equipped(config, [data.train.shape] * len(parts), data.classes))
         return cls(
             data.name, data.labels, nets, tuple(train), tuple(test), balanced, parts, tuple(validation),
-            origins(data, parts), data.remark,
+            origins(data, parts), data.remark, notes,
         )  # fmt: skip
 
     @classmethod
@@ -91,6 +95,11 @@ class Members:
     def classes(self) -> int:
         return len(self.labels)
 
+    @property
+    def title(self) -> str:
+        """The dataset as it is to be called wherever a result is shown."""
+        return titled(self.dataset, self.remark)
+
     def __len__(self) -> int:
         return len(self.nets)
 
@@ -103,7 +112,7 @@ class Members:
         return Client(self.nets[number], seed, round, number, len(self), self.train[number])
 
     def describe(self) -> dict[str, Any]:
-        """Who holds what, for partition.json, with a hash of it, of the data and of the nets' weights if given."""
+        """Who holds what, for partition.json; a hash of it, of data and nets, and one of weights that were given."""
         nets = list(dict.fromkeys(self.nets))
         holdings = [
             {key: value if isinstance(value, bool) else value.tolist() for key, value in part._asdict().items()}
@@ -113,9 +122,12 @@ class Members:
         inputs = [train.input for train in self.train]
         digest = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs, built]).encode())
         arrays = [array for part in (*self.train, *self.test, *self.balanced) for array in (part.x, part.y)]
-        arrays += [value for net in nets if net.given for value in net.init(torch.Generator()).values()]
-        for array in {id(array): array for array in arrays}.values():
-            digest.update(array.contiguous().numpy().data)
+        begun = hashlib.sha256()
+        weights = [value for net in nets if net.given for value in net.init(torch.Generator()).values()]
+        weights += [value for net in nets for _, value in sorted(net.layers.items())]
+        for hashed, group in ((digest, arrays), (begun, weights)):
+            for array in {id(array): array for array in group}.values():
+                hashed.update(array.contiguous().numpy().data)
         groups = self.groups or ("",) * len(self)
         clients = [
             {**holding, "group": group, "input": train.input}
@@ -125,6 +137,7 @@ class Members:
             "dataset": self.dataset,
             "remark": self.remark,
             "sha256": digest.hexdigest(),
+            "start": begun.hexdigest(),
             "labels": list(self.labels),
             "clients": clients,
         }
@@ -144,8 +157,10 @@ class Members:
         if len({wanted[method.needs](net) for net in self.nets}) == 1:
             return
         if method.needs == "equal nets":
+            alike = len({net.name for net in self.nets}) < len(set(self.nets))
+            more = " for inputs of shape {net.shape}" if alike else ""
             raise UserError(
-                f"{name} cannot average nets of different shapes: {self.who_has_what('')}. "
+                f"{name} cannot average nets of different shapes: {self.who_has_what(more)}. "
                 "Use one net, or a method that shares prototypes (fedproto)."
             )
         raise UserError(
@@ -167,6 +182,15 @@ class Members:
             who = f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
             told.append(f"{who} {'have ' if not told else ''}{net.name}{more.format(net=net)}")
         return f"clients {', '.join(told)}"
+
+
+def titled(dataset: str, remark: str) -> str:
+    """A dataset with what must be said about it.
+
+    >>> titled("synthdigits", "re-made")
+    'synthdigits (re-made)'
+    """
+    return f"{dataset} ({remark})" if remark else dataset
 
 
 def set_aside(part: Part, labels: np.ndarray, how: Eval, seed: int, client: int) -> Part:
@@ -199,6 +223,23 @@ def equipped(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) ->
         for place, shape in dict.fromkeys(wanted)
     }
     return tuple(made[want] for want in wanted)
+
+
+def warmed(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, ...], tuple[str, ...]]:
+    """The nets with the layers that files give them, and a report of what matched."""
+    counts = shared_out([choice.share for choice in config.nets], len(nets))
+    files = [choice.weights for choice, count in zip(config.nets, counts, strict=True) for _ in range(count)]
+    made: dict[tuple[Net, str], Net] = {}
+    notes = []
+    for net, file in dict.fromkeys(zip(nets, files, strict=True)):
+        made[net, file] = net.starting_from(read(file)) if file else net
+        if file:
+            left = [name for name in net.shapes if name not in made[net, file].layers]
+            rest = f"; at random: {', '.join(left)}" if left else ""
+            notes.append(
+                f"net {net.name}: {len(net.shapes) - len(left)} of {len(net.shapes)} tensors from {file}{rest}"
+            )
+    return tuple(made[key] for key in zip(nets, files, strict=True)), tuple(notes)
 
 
 def shared_out(shares: list[float], clients: int) -> list[int]:

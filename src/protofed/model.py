@@ -37,6 +37,7 @@ class Model:
     def predict(self, x: Any, by: str = "head") -> np.ndarray:
         """For raw inputs [n, ...] an array [n] with the fields `label` and `scores` [classes]; by prototype also
         `distance`, to the nearest one, and `unknown`: is it farther than that class ever was in training?"""
+        self.must_be_finite()
         inputs = self.data.checked(x)
         with torch.no_grad(), one_thread():
             found = [self.way(self.answer(self.data.normalised(part)), by) for part in inputs.split(EVALUATE)]
@@ -53,6 +54,11 @@ class Model:
         for name, column in out.items():
             table[name] = column
         return table
+
+    def must_be_finite(self) -> None:
+        """Refuse a model of a run that has diverged."""
+        if not all(torch.isfinite(value).all() for value in self.params.values()):
+            raise UserError("This model's weights are not finite: its run has diverged. Try a smaller train.lr.")
 
     def way(self, scores: Scores, by: str) -> Tensor:
         if by not in scores:

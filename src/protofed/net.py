@@ -46,8 +46,7 @@ class Net:
 
     `build` makes a new (body, head) pair; whatever its layers draw when they are made comes from the generator that
     `init` is given. `whole` makes one module of the two again. `given`: it starts from weights that it was given,
-    whatever the generator; `source` says how it is built, where no experiment file does. `layers` take the place of
-    what `init` draws.
+    whatever the generator; `source` says how it is built. `layers` take the place of what `init` draws.
     """
 
     def __init__(
@@ -60,6 +59,7 @@ class Net:
         self.given = given
         self.source = source
         self.layers: Params = {}
+        self.shape = shape
         self.classes = classes
         self.module = self.made(torch.Generator())
         self.module.eval()
@@ -92,9 +92,10 @@ class Net:
                     fitting[name] = layers[called].to(first[name].dtype)
                     break
         if not fitting:
-            raise UserError(
-                f"None of the layers given ({', '.join(layers)}) fits net {self.name}: {', '.join(self.shapes)}."
+            given, own = (
+                f"{', '.join(list(names)[:6])}{', ...' * (len(names) > 6)}" for names in (layers, self.shapes)
             )
+            raise UserError(f"None of the layers given ({given}) fits net {self.name}, which has {own}.")
         net = copy(self)
         net.layers = fitting
         return net

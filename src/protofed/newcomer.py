@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 
 from protofed.config import NetChoice
 from protofed.core import Client
@@ -62,7 +60,9 @@ class Newcomer:
         ways = {"head": "by head", "prototype": "by the nearest prototype"}
         shown = [f"{100 * share:.1f} % {ways[way]}" for way, share in self.accuracy.items() if way in ways]
         gain = 100 * (self.accuracy["head"] - self.alone)
-        mine = f"{len(self.given)} of its {len(self.model.net.shapes)} layers given" if self.given else "at random"
+        mine = (
+            f"with {len(self.given)} of its {len(self.model.net.shapes)} tensors given" if self.given else "at random"
+        )
         started = "from the server's weights" if self.shared else mine
         return (
             f"The newcomer has {self.train:,} training and {self.test:,} test examples of the classes "
@@ -130,14 +130,6 @@ def read(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
         if key not in arrays:
             raise UserError(f"{path} has no {key}; it has {', '.join(arrays)}.")
     return (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"]) if "x_test" in arrays else None
-
-
-def read_layers(path: Path) -> Params:
-    """Parameters by name from a .safetensors file, as `protofed export` writes it."""
-    try:
-        return load(path.read_bytes())
-    except (OSError, SafetensorError) as problem:
-        raise UserError(f"{path} is not a readable .safetensors file: {problem}.") from problem
 
 
 def alike(others: tuple[Examples, ...], own: Examples) -> int | None:

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, cast, get_type_hints
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from protofed.errors import did_you_mean
@@ -79,14 +80,19 @@ def check(
 ) -> Section:
     """A section's dataclass from its table; problems are added to the list."""
     try:
-        checked = model(kind)(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-        )
+        checked = model(kind)(**{key: plain(value) for key, value in table.items()})
     except ValidationError as wrong:
         owner = f"{section} {name}" if name else f"[{section}]"
         problems += [explain(section, owner, kind, dict(error)) for error in wrong.errors()]
         return cast("Section", None)  # never used: the problems are raised before
     return kind(**checked.model_dump())
+
+
+def plain(value: Any) -> Any:
+    """A value as the dataclasses have it: lists are tuples, numpy's numbers are numbers."""
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 @cache

@@ -17,14 +17,22 @@ if TYPE_CHECKING:
 def read(path: Path) -> np.ndarray:
     """An array from a .npy file."""
     try:
-        found = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            if file.read(6) != b"\x93NUMPY":
+                raise UserError(f"{path} is not a .npy file. Write one with numpy.save.")
+            file.seek(0)
+            return np.asarray(np.load(file, allow_pickle=False))
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (OSError, ValueError, EOFError) as problem:
-        raise UserError(f"{path} is not a readable .npy file: {problem}.") from problem
-    if not isinstance(found, np.ndarray):
-        raise UserError(f"{path} is an archive of several arrays; --input wants one, .npy.")
-    return found
+        raise UserError(f"{path} is not a whole .npy file: {problem}") from problem
+
+
+def must_be_writable(path: Path) -> None:
+    """Refuse a file that is there already, or of another kind."""
+    folder.must_be_new(path)
+    if path.suffix != ".npy":
+        raise UserError(f"--out: got {path.name}; its name must end in .npy.")
 
 
 def write(predicted: np.ndarray, path: Path) -> None:

@@ -46,8 +46,8 @@ class State(NamedTuple):
         if client is None:
             net, down = members.nets[0], method.broadcast(self.server, 0)
             return Model(None, net, {}, partial(method.predict_global, net, down), members.train[0], members.labels)
-        if not 0 <= client < len(members):
-            raise UserError(f"There is no client {client}; they are numbered from 0 to {len(members) - 1}.")
+        if not isinstance(client, int) or not 0 <= client < len(members):
+            raise UserError(f"There is no client {client!r}; they are numbered from 0 to {len(members) - 1}.")
         site = members.client(config.run.seed, config.run.rounds - 1, client)
         down, kept = method.broadcast(self.server, client), self.kept[client]
         with one_thread():
@@ -88,14 +88,16 @@ class Result:
         if federation:
             config, members = federation.config(config), federation.members(config)
             if members.describe()["sha256"] != partition["sha256"]:
-                raise UserError(f"{files.path} was made with another federation: its partition.json does not fit.")
+                raise UserError(f"{files.path} was made with other data or nets: its partition.json does not fit.")
         elif config.method.tune(config.train.epochs):
             members = Members.of(config)
         else:
             members = Members.remembered(config, partition)
         stored = checkpoint.latest(files.checkpoints, config.method, config.digest())
-        if stored is None or stored.rounds < config.run.rounds:
-            raise UserError(f"{files.checkpoints} has no whole last round. Repair it with --resume.")
+        if stored is None:
+            raise UserError(f"{files.checkpoints} is empty. Start a new run.")
+        if stored.rounds < config.run.rounds:
+            raise UserError(f"{files.checkpoints} has no whole last round. Write it anew with --resume.")
         state = State(config, members, stored.server, stored.kept)
         return cls(summary, files.rounds(), files.clients(), files.path, state, files.reach())
 
@@ -158,11 +160,14 @@ def summary(config: Config, members: Members, rounds: Sequence[Row], scores: Seq
     return {
         "method": config.method_name,
         "dataset": members.dataset,
+        "remark": members.remark,
         "seed": config.run.seed,
         "rounds": len(rounds),
         "clients": len(members),
         "accuracy": {way: spread(scores, way, config.eval.reporting) for way in ways(scores)},
         "majority": members.majority(),
+        "domains": domains(members, scores),
+        "best": best(rounds),
         "global": {"accuracy": rounds[-1]["accuracy_global"]},
         "personal": {"v": None, "l": None, "all": None},
         "miou": {"mean": None, "per_class": None},
@@ -183,6 +188,33 @@ def summary(config: Config, members: Members, rounds: Sequence[Row], scores: Seq
     }
 
 
+def domains(members: Members, scores: Sequence[Score]) -> Row | None:
+    """Mean accuracies over the clients of each domain, hospital, subject, if clients have one each."""
+    if not any(members.groups):
+        return None
+    mine = {
+        group: [score for score in scores if members.groups[score.client] == group]
+        for group in dict.fromkeys(members.groups)
+    }
+    return {
+        group: {way: (over := spread(own, way, "clients")) and over["mean"] for way in ways(scores)}
+        for group, own in mine.items()
+    }
+
+
+def best(rounds: Sequence[Row]) -> Row | None:
+    """The round with the highest accuracy on the validation sets, the first one first, and its test accuracies."""
+    way = next((way for way in ("head", "prototype") if any(row.get(f"validation_{way}") for row in rounds)), None)
+    if way is None:
+        return None
+    top = max(rounds, key=lambda row: row.get(f"validation_{way}") or 0.0)
+    return {
+        "round": top["round"],
+        "validation": top[f"validation_{way}"],
+        **{key: top[key] for key in top if key.startswith("accuracy_") and not key.endswith("_std")},
+    }
+
+
 def client_rows(members: Members, scores: Sequence[Score]) -> list[Row]:
     """The rows of clients.csv."""
 
@@ -191,6 +223,7 @@ def client_rows(members: Members, scores: Sequence[Score]) -> list[Row]:
         return {
             "client": score.client,
             "net": members.nets[score.client].name,
+            **({"group": members.groups[score.client]} if any(members.groups) else {}),
             "classes": " ".join(str(members.labels[label]) for label in train.labels.unique().tolist()),
             "train": len(train),
             "test": score.total,

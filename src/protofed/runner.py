@@ -14,13 +14,13 @@ import torch
 from protofed import checkpoint
 from protofed.config import MAY_CHANGE, Config
 from protofed.engines import ENGINES
-from protofed.engines.engine import Engine, Score
+from protofed.engines.engine import Engine, Part, Score
 from protofed.errors import UserError
 from protofed.folder import Folder, uninterrupted
 from protofed.measures.accuracy import tally
 from protofed.members import Members
 from protofed.messages import Size, size
-from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, summary
+from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, spread, summary, ways
 from protofed.threads import one_thread
 from protofed.trust.guard import sift
 
@@ -46,6 +46,8 @@ def run(
     """
     if resume and out is None:
         raise UserError("resume continues the run in `out`: give that folder.")
+    if federation is not None and not hasattr(federation, "members"):
+        raise UserError(f"federation: got a {type(federation).__name__}; must be a protofed.Federation.")
     if not isinstance(config, Config):
         config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
     config = federation.config(config) if federation else config
@@ -76,13 +78,21 @@ def admit(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
     """Refuse to continue another experiment."""
     if others := changed(Config.load(folder.path / "config.toml").table(), config.table()):
         raise UserError(
-            f"Resuming {folder.path} can change run.rounds only, not {', '.join(others)}. Start a new run for that."
+            f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE)}, not {', '.join(others)}. "
+            "Start a new run for that."
         )
     before = folder.partition()
     if before is None:
         folder.write_partition(partition)
     elif before["sha256"] != partition["sha256"]:
-        raise UserError(f"{folder.path} was made with other data: its partition.json does not fit. Start a new run.")
+        raise UserError(
+            f"{folder.path} was made with other data or nets: its partition.json does not fit. Start a new run."
+        )
+    elif before.get("start") != partition["start"]:
+        raise UserError(
+            f"{folder.path} was begun with other weights than its nets start from now. Call torch.manual_seed before "
+            "you make the nets, or give functions that make them; protofed.Result.load opens the run as it is."
+        )
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -106,7 +116,7 @@ class Runner:
         self.server = self.method.start(members.server(config.run.seed, 0))
         self.rounds: list[Row] = []
         self.scores: list[Score] = []
-        self.notes: list[str] = []
+        self.notes = list(members.notes)
         if folder:
             with uninterrupted():
                 self.restore(folder)
@@ -152,7 +162,7 @@ class Runner:
         if self.due(row["round"], self.config.run.eval_every):
             return row
         untested = {"accuracy_global": None, **accuracies([], self.config.eval.reporting)}
-        measured = {key for key in row if key.startswith("accuracy_")}
+        measured = {key for key in row if key.startswith(("accuracy_", "validation_"))}
         return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
 
     def go(self, watcher: Watcher | None) -> Result:
@@ -196,6 +206,7 @@ class Runner:
         row: Row = {"round": number + 1, "loss": mean_terms(reports)}
         self.scores = self.evaluate(number) if self.due(number + 1, self.config.run.eval_every) else []
         row |= accuracies(self.scores, self.config.eval.reporting)
+        row |= self.validated(number) if self.scores else {}
         row["accuracy_global"] = self.global_accuracy() if self.scores else None
         row["miou"] = None
         up, down = (
@@ -219,11 +230,17 @@ class Runner:
         site = self.members.server(self.config.run.seed, number)
         return sorted(torch.randperm(clients, generator=site.generator("sample"))[:count].tolist())
 
-    def evaluate(self, number: int) -> list[Score]:
-        """Every client on its own test set, with what the server would send it now."""
-        return self.engine.evaluate(
-            number, {client: self.method.broadcast(self.server, client) for client in range(len(self.members))}
-        )
+    def evaluate(self, number: int, on: Part = "test") -> list[Score]:
+        """Every client on its own test or validation set, with what the server would send it now."""
+        downs = {client: self.method.broadcast(self.server, client) for client in range(len(self.members))}
+        return self.engine.evaluate(number, downs, on)
+
+    def validated(self, number: int) -> Row:
+        """The mean accuracies on the clients' validation sets, if they have any."""
+        if not self.members.validation:
+            return {}
+        scores, reporting = self.evaluate(number, "validation"), self.config.eval.reporting
+        return {f"validation_{way}": over["mean"] for way in ways(scores) if (over := spread(scores, way, reporting))}
 
     def global_accuracy(self) -> float | None:
         """The server's own model on the balanced test set, if there is such a model."""

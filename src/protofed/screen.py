@@ -25,6 +25,11 @@ def percent(spread: dict[str, float] | None) -> str:
     return "-" if not spread or spread["mean"] is None else f"{100 * spread['mean']:.1f} % ± {100 * spread['std']:.1f}"
 
 
+def many(number: int, what: str) -> str:
+    """A number of things: "1 round", "30 rounds"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as a person says them: "8 s", "2 min 5 s", "1 h 3 min"."""
     whole = round(seconds)
@@ -61,7 +66,7 @@ class Screen:
         nets = ", ".join(dict.fromkeys(net.name for net in members.nets))
         say(
             self.console,
-            f"{config.method_name} on {members.dataset}: {len(members)} clients, "
+            f"{config.method_name} on {members.title}: {many(len(members), 'client')}, "
             f"{sample if isinstance(sample, int) else f'{sample:.0%}'} of them a round ({config.partition_name}, "
             f"{each} training examples each, {sum(sizes):,} in all), net {nets}, engine {config.engine.name}",
         )
@@ -144,21 +149,26 @@ def verdict(result: Result) -> str:
     )
     best = max((spread["mean"] for spread in accuracies.values()), default=0.0)
     majority = summary["majority"] or 0.0
-    if majority > 0.99:
+    gain = 100 * (best - majority)
+    if any(value is None or value != value for value in summary["loss"].values()):
+        learned = "but the loss is not finite: the run has diverged. Try a smaller train.lr, or train.clip"
+    elif majority > 0.99:
         learned = "there is nothing to beat"
-    elif best > majority + 0.05:
-        learned = f"this is {100 * (best - majority):.1f} points better"
+    elif gain > 0:
+        learned = f"this is {'only ' if gain < 5 else ''}{gain:.1f} points better"
     else:
         learned = "this is no better: look at the loss, train.lr and run.rounds"
+    if summary["rejected"]:
+        learned += f". {summary['rejected']:,} uploads were rejected; rounds.jsonl says why"
     shared = summary["global"]["accuracy"]
     server = f" The server's own model: {100 * shared:.1f} % on the balanced test set." if shared is not None else ""
     cost, seconds = summary["cost"], summary["seconds"]
     lines = [
-        f"{summary['method']} on {summary['dataset']} after {summary['rounds']} rounds: {told} "
-        f"(± is the spread over {summary['clients']} clients).",
+        f"{summary['method']} on {result.state.members.title} after {many(summary['rounds'], 'round')}: {told} "
+        f"(± is the spread over {many(summary['clients'], 'client')}).",
         f"Always answering a client's commonest class gives {100 * majority:.1f} %; {learned}.{server}",
         f"A round sends on average {cost['up_params']:,} numbers up from all clients and {cost['down_params']:,} down; "
-        f"{summary['rounds']} rounds took {duration(seconds['total'])} ({seconds['per_round']:.2f} s each).",
+        f"{many(summary['rounds'], 'round')} took {duration(seconds['total'])} ({seconds['per_round']:.2f} s each).",
     ]
     if result.folder:
         files = ", ".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +42,12 @@ def names(labels: Sequence[np.ndarray], classes: int | Sequence[str | int] | Non
 def numbered(labels: tuple[str | int, ...], y: np.ndarray, whose: str) -> np.ndarray:
     """Labels as class numbers [n]."""
     found, inverse = np.unique(y, return_inverse=True)
-    places = {label: place for place, label in enumerate(labels)}
+    numbers = y.dtype.kind != "U" and all(isinstance(label, str) for label in labels)  # places in the list of names
+    places: dict[Any, int] = {place if numbers else label: place for place, label in enumerate(labels)}
     for label in found.tolist():
         if label not in places:
+            if isinstance(label, str) and label in map(str, labels):
+                raise UserError(f"{whose}: its labels are text, but the classes are numbers. Give numbers.")
             hint = did_you_mean(str(label), map(str, labels)) if len(labels) <= 30 else f"There are {len(labels)}."
             raise UserError(f"{whose}: there is no class {label!r}. {hint}")
     return np.array([places[label] for label in found.tolist()], dtype=np.int64)[inverse]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from protofed.core import AnyMethod, Upload
     from protofed.local import Training
     from protofed.members import Members
+
+
+Part = Literal["test", "validation"]
+"""Which of its examples a client is asked about."""
 
 
 class Report(NamedTuple):
@@ -34,7 +38,7 @@ class Engine(Protocol):
 
     def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]: ...
 
-    def evaluate(self, round: int, downs: Mapping[int, Any]) -> list[Score]: ...
+    def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]: ...
 
     def state(self) -> dict[int, Any]:
         """What each client that has joined keeps."""

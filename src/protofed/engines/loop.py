@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from protofed.core import AnyMethod, Client, Upload
-from protofed.engines.engine import Report, Score
+from protofed.engines.engine import Part, Report, Score
 from protofed.local import take_part, tested
 from protofed.measures.accuracy import tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from protofed.data.examples import Examples
     from protofed.local import Training
     from protofed.members import Members
 
@@ -49,12 +50,13 @@ class Loop:
         return Report(upload, {name: float(value) for name, value in outcome.terms.items()}, outcome.seen)
 
     @torch.no_grad()
-    def evaluate(self, round: int, downs: Mapping[int, Any]) -> list[Score]:
-        """Each client on its own test set with what it holds at that moment."""
-        return [self.evaluate_one(round, number, down) for number, down in downs.items()]
+    def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]:
+        """Each client on its own test or validation set with what it holds at that moment."""
+        return [self.evaluate_one(round, number, down, on) for number, down in downs.items()]
 
-    def evaluate_one(self, round: int, number: int, down: Any) -> Score:
+    def evaluate_one(self, round: int, number: int, down: Any, on: Part) -> Score:
         client, kept = self.client(number, round)
         params = tested(self.method, client, kept, down, self.training)
-        correct = tally(lambda x: self.method.predict(client.net, params, x, down, kept), self.members.test[number])
-        return Score(number, correct, len(self.members.test[number]))
+        examples: Examples = getattr(self.members, on)[number]
+        correct = tally(lambda x: self.method.predict(client.net, params, x, down, kept), examples)
+        return Score(number, correct, len(examples))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
@@ -44,4 +45,6 @@ def make(name: str, design: Design, shape: tuple[int, ...], classes: int, beside
     """
     others = [options(other) for other in (type(design)(), *beside) if type(other) is type(design)]
     told = [f"{key}={value}" for key, value in options(design).items() if any(other[key] != value for other in others)]
-    return Net(f"{name}({', '.join(told)})" if told else name, partial(design.build, shape, classes), shape, classes)
+    title = f"{name}({', '.join(told)})" if told else name
+    source = json.dumps({"name": name, **options(design)})
+    return Net(title, partial(design.build, shape, classes), shape, classes, source=source)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from protofed.draws import DerivedDropout
+from protofed.draws import DerivedDropout, no_global_draws
 from protofed.errors import UserError
 from protofed.net import Net, Params, in_line
 
@@ -99,8 +99,8 @@ class Joint(Net):
         if not (isinstance(out, tuple) and len(out) == 2):
             layers = ", ".join(name for name, _ in self.module["body"].named_children())
             raise UserError(
-                f"{self.name} returns one thing, so where is the embedding? Give (module, name of its last layer; it "
-                f"has {layers}), or let it return (embedding, logits)."
+                f"{self.name} returns a {type(out).__name__}, so where is the embedding? Let it return (embedding, "
+                f"logits), or give (module, name of its last layer){f'; it has {layers}' if layers else ''}."
             )
         return out
 
@@ -136,6 +136,11 @@ def understood(given: Any, place: str) -> tuple[Kind, str]:
     having = [name for name, layer in layers_of(given) if any(True for _ in layer.parameters())]
     if not having:
         raise UserError(f"{place} has no parameters: it cannot learn.")
+    if len(having) == 1:
+        raise UserError(
+            f"{place} has one layer with parameters, so that the embedding would be the raw input, and prototypes the "
+            "means of raw inputs. Put a layer before it, or give (nn.Identity(), layer) if the inputs are features."
+        )
     return "sequence", having[-1]
 
 
@@ -163,7 +168,7 @@ def try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
     filled = [value for value in params.values() if value.numel()]
     if len({value.data_ptr() for value in filled}) < len(filled):
         raise UserError(f"{net.name} has a tensor under two names; give each layer its own.")
-    with torch.no_grad():
+    with torch.no_grad(), no_global_draws(net.name):
         z, logits = net(params, x)
         if z.dim() != 2 or logits.shape != (2, net.classes):
             raise UserError(

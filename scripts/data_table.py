@@ -1,0 +1,60 @@
+"""One longer run for every dataset, and the table of docs/data.md from them: python scripts/data_table.py
+
+Runs that are finished in runs/data are not done again. All of it takes about half an hour on one core.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from protofed import Config, run
+from protofed.folder import Folder
+from protofed.members import titled
+
+NWAY = "partition.shots=40 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=15"
+RUNS = {
+    "cifar10": f"net.name=cnn_fednh {NWAY} partition.shots=80",
+    "cifar100": "net.name=cnn_fednh partition.ways=5 partition.shots=6 partition.test=5 train.lr=0.02 train.momentum=0.9 run.rounds=40",
+    "digit5": "net.name=lenet partition.name=by_domain train.batch=32 run.rounds=8",
+    "digits": "",
+    "femnist": "net.name=cnn partition.name=natural train.batch=32 run.rounds=30",
+    "heart_disease": "net.dim=16 partition.name=natural run.rounds=10",
+    "mnist": f"net.name=cnn {NWAY} partition.shots=100",
+    "mnist_m": f"net.name=lenet {NWAY}",
+    "office_caltech10": "net.name=convnet net.channels=[16,32,64] partition.name=by_domain train.batch=32 train.momentum=0.9 train.lr=0.02 run.rounds=20",
+    "pets": "net.name=convnet net.channels=[16,32,64] partition.shots=12 data.clients=10 train.lr=0.02 train.momentum=0.9 run.rounds=20",
+    "spiral": "net.name=mlp_spiral method.name=fedavg partition.name=dirichlet data.clients=100 run.sample=0.1 run.rounds=60 train.epochs=5 train.batch=64 train.lr=0.1 train.momentum=0.9 train.weight_decay=1e-5 train.decay=0.99",
+    "spiral_imbalanced": "net.name=mlp_spiral method.name=local partition.name=pooled run.rounds=60 train.batch=64 train.lr=0.1 train.momentum=0.9 train.weight_decay=1e-5 train.decay=0.99",
+    "svhn": f"net.name=lenet {NWAY}",
+    "synthdigits": f"net.name=lenet {NWAY}",
+    "synthetic": "net.name=mlp_synthetic partition.name=natural method.name=fedavg train.lr=0.01 train.epochs=5 run.rounds=30",
+    "tiny_imagenet": "net.name=convnet net.channels=[16,32,64] partition.shots=30 data.clients=10 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=20",
+    "uci_har": "net.name=cnn1d partition.name=natural train.batch=32 run.rounds=15",
+    "usps": f"net.name=cnn {NWAY}",
+}
+
+
+def main() -> None:
+    rows = []
+    for name, words in RUNS.items():
+        sets = [f"data.name={name}", *words.split()]
+        out = Path("runs/data") / name
+        if not (out / "result.json").exists():
+            print(f"{name} ...", flush=True)
+            run(Config.load(None, sets), out, resume=(out / "config.toml").exists())
+        found = Folder(out).result()
+        shared = found["global"]["accuracy"]
+        rows.append(
+            f"| {titled(name, found['remark'])} | {found['method']}, {found['clients']} | "
+            f"{100 * found['accuracy']['head']['mean']:.1f} % | {100 * found['majority']:.1f} % | "
+            f"{'' if shared is None else f'{100 * shared:.1f} %'} | {found['seconds']['total'] / 60:.1f} min | "
+            f"`--set {' --set '.join(sets)}` |"
+        )
+    print(
+        "| dataset | method, clients | by head | majority | server | time | protofed run |\n|---|---|---|---|---|---|---|"
+    )
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()

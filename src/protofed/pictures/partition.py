@@ -1,0 +1,80 @@
+"""Who holds what, drawn: a bubble for each client and class, and the clients' sizes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from protofed.members import Members
+
+BLUE = "#0072b2"
+MOST = 60
+"""With more clients than this, bubbles run together: sizes and numbers of classes are drawn instead."""
+
+
+def counts(members: Members) -> np.ndarray:
+    """Training examples of each class at each client [clients, classes]."""
+    return np.stack([train.labels.bincount(minlength=members.classes).numpy() for train in members.train])
+
+
+def draw(members: Members, title: str, out: Path) -> None:
+    """Write the picture; the ending of the name says in which format."""
+    held = counts(members)
+    picture = bubbles(members, held) if len(held) <= MOST else spreads(held)
+    picture.suptitle(f"{title}: {len(held)} clients, {held.sum():,} training examples", fontsize=11)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        picture.savefig(out, dpi=150, bbox_inches="tight")
+    plt.close(picture)
+
+
+def bubbles(members: Members, held: np.ndarray) -> Figure:
+    """Client x class, the area being the number of examples; sizes on top."""
+    clients, classes = held.shape
+    wide, high = 1.5 + 0.28 * clients, 1.2 + 0.2 * min(classes, 40)
+    picture, (top, main) = plt.subplots(
+        2, 1, sharex=True, height_ratios=[1, max(high, 2)], figsize=(max(wide, 4.5), max(high, 2.5) + 1.2)
+    )
+    top.bar(range(clients), held.sum(1), color=BLUE)
+    top.set_ylabel("examples")
+    client, label = np.nonzero(held)
+    most = held.max() or 1
+    main.scatter(client, label, s=160 * held[client, label] / most, color=BLUE, alpha=0.8, linewidths=0)
+    main.set_xlabel(f"client (largest bubble: {most:,} examples)")
+    main.set_ylabel("class")
+    main.set_ylim(-0.7, classes - 0.3)
+    if classes <= 25:
+        main.set_yticks(range(classes), [str(name)[:18] for name in members.labels])
+    if any(members.groups) and clients <= 30:
+        main.set_xticks(range(clients), members.groups, rotation=60, ha="right")
+    else:
+        main.set_xticks(range(0, clients, max(1, clients // 20)))
+    main.grid(alpha=0.3)
+    main.set_axisbelow(True)
+    for axes in (top, main):
+        axes.spines[["top", "right"]].set_visible(False)
+    return picture
+
+
+def spreads(held: np.ndarray) -> Figure:
+    """The clients' sizes in order, and how many clients have how many classes."""
+    picture, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.2))
+    left.plot(np.sort(held.sum(1))[::-1], color=BLUE)
+    left.set(xlabel="client, the largest first", ylabel="training examples", yscale="log")
+    kinds, number = np.unique((held > 0).sum(1), return_counts=True)
+    right.bar(kinds, number, color=BLUE)
+    right.set(xlabel="classes of a client", ylabel="clients", xticks=kinds)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
+    return picture
