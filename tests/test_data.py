@@ -1,0 +1,396 @@
+"""Every dataset: what is in it, and that it can be learned; how inputs are normalised, augmented and encoded."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import protofed
+from protofed.data import tables
+from protofed.data.augment import changer, crop, flip
+from protofed.data.dataset import folder
+from protofed.data.examples import Examples
+from protofed.data.generated import IMBALANCED, arms, synthetic
+from protofed.data.sources import SOURCES
+from protofed.draws import random_state
+from protofed.errors import UserError
+from test_cli import protofed as command  # noqa: F401
+
+KNOWN = {  # training and test examples, of the first classes, shape, and the sum of the first training example
+    "cifar10": (10_000, 2_000, [1000, 1000, 1000], (3, 32, 32), 216572),
+    "cifar100": (5_000, 1_000, [50, 50, 50], (3, 32, 32), 634383),
+    "digit5": (27_262, 7_937, [3187, 3066, 2727], (3, 32, 32), 98724),
+    "digits": (1_442, 355, [143, 146, 142], (1, 8, 8), 294),
+    "femnist": (4_848, 1_149, [479, 567, 479], (1, 28, 28), 5196),
+    "heart_disease": (740, 180, [331, 409], (13,), 607.3),
+    "mnist": (60_000, 10_000, [5923, 6742, 5958], (1, 28, 28), 27525),
+    "mnist_m": (5_000, 1_500, [500, 500, 500], (3, 32, 32), 260068),
+    "office_caltech10": (2_042, 491, [229, 188, 191], (3, 64, 64), 2046496),
+    "pets": (1_600, 400, [80, 80, 80], (3, 64, 64), 1361429),
+    "spiral": (18_000, 18_000, [3000, 3000, 3000], (2,), 0.94078),
+    "spiral_imbalanced": (5_905, 18_000, [3000, 1500, 750], (2,), 0.916414),
+    "svhn": (4_977, 1_434, [500, 500, 500], (3, 32, 32), 225076),
+    "synthdigits": (5_000, 1_500, [500, 500, 500], (3, 32, 32), 513612),
+    "synthetic": (7_633, 1_877, [2741, 320, 170], (60,), -10.191368),
+    "tiny_imagenet": (5_000, 1_250, [200, 200, 200], (3, 64, 64), 1164058),
+    "uci_har": (8_314, 1_985, [1391, 1247, 1136], (9, 128), 36127),
+    "usps": (7_291, 2_007, [1194, 1005, 731], (1, 16, 16), 22261),
+}
+MADE = ("digits", "spiral", "spiral_imbalanced", "synthetic")
+FILES = {"femnist": "femnist_digits", "synthdigits": "synthdigits_remade", "tiny_imagenet": "tiny_imagenet25"}
+NETS = {
+    "cifar10": "lenet", "cifar100": "lenet", "digit5": "lenet", "femnist": "cnn", "mnist": "cnn", "mnist_m": "lenet",
+    "office_caltech10": "cnn_celeba", "pets": "cnn_celeba", "svhn": "lenet", "synthdigits": "lenet",
+    "tiny_imagenet": "cnn_celeba", "uci_har": "cnn1d", "usps": "cnn", "spiral": "mlp_spiral",
+    "spiral_imbalanced": "mlp_spiral", "synthetic": "mlp_synthetic",
+}  # fmt: skip
+
+
+def wanted(name: str) -> None:
+    """Skip what needs a file that is not here."""
+    files = [name] if name != "digit5" else ["mnist", "usps", "svhn", "mnist_m", "synthdigits"]
+    for file in files:
+        if file not in MADE and not (folder("") / f"{FILES.get(file, file)}.npz").exists():
+            pytest.skip(f"no {FILES.get(file, file)}.npz in {folder('')}; set PROTOFED_DATA to the folder that has it")
+
+
+def test_every_dataset_is_known_here():
+    assert KNOWN.keys() == SOURCES.keys() - {"npz"}
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_what_is_in_it(name):
+    wanted(name)
+    data = SOURCES[name]("")
+    train, test, first, shape, pixels = KNOWN[name]
+    assert (len(data.train), len(data.test), data.train.shape) == (train, test, shape)
+    counts = data.train.labels.bincount(minlength=data.classes)
+    assert counts[: len(first)].tolist() == first
+    assert (counts > 0).all()
+    assert float(data.train.x[data.train.index[0]].double().nansum()) == pytest.approx(pixels, rel=1e-6)
+    assert data.train.x.dtype in (torch.uint8, torch.int16, torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(KNOWN))
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_a_round_on_it(name, method):
+    wanted(name)
+    table = {
+        "run": {"rounds": 1}, "data": {"name": name, "clients": 5}, "partition": {"name": "iid"},
+        "net": {"name": NETS.get(name, "mlp")}, "method": {"name": method}, "train": {"batch": 64},
+    }  # fmt: skip
+    result = protofed.run(table)
+    assert result.summary["loss"]["supervised"] > 0
+    assert 0 <= result.summary["accuracy"]["head"]["mean"] <= 1
+    if method == "fedproto":
+        assert (result.prototypes.support.sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("name", ["usps", "cifar10", "femnist", "office_caltech10", "heart_disease", "uci_har"])
+def test_what_is_not_there_says_what_it_wants(name, tmp_path):
+    with pytest.raises(UserError, match=rf"{name} is not in .*: it wants \w+.npz \(data published at \S+"):
+        SOURCES[name](str(tmp_path))
+
+
+def test_a_whole_dataset_is_not_called_a_subset(tmp_path, monkeypatch):
+    from protofed.data import images
+
+    monkeypatch.setitem(images.FULL, "cifar10", 7)
+    for count, remark in ((7, ""), (6, "subset")):
+        x, y = np.zeros((count, 32, 32, 3), np.uint8), np.zeros(count, np.uint8)
+        np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        assert SOURCES["cifar10"](str(tmp_path)).remark == remark
+
+
+def test_channels_come_first(tmp_path):
+    x = np.arange(32 * 32 * 3, dtype=np.int64).reshape(1, 32, 32, 3).astype(np.uint8)
+    np.savez(tmp_path / "mnist_m.npz", x_train=x, y_train=np.array([3]), x_test=x, y_test=np.array([3]))
+    data = SOURCES["mnist_m"](str(tmp_path))
+    assert data.train.x[0, 2, 5, 7] == x[0, 5, 7, 2]
+
+
+# Normalisation
+
+
+def test_each_channel_has_its_own_constants():
+    x = np.arange(2 * 2 * 3, dtype=np.float32).reshape(2, 2, 3)
+    part = Examples.of(x, np.zeros(2), 1.0, (1.0, 4.0), (2.0, 0.5))
+    got, _ = part.take(torch.arange(2))
+    np.testing.assert_allclose(got[1], [(x[1, 0] - 1) / 2, (x[1, 1] - 4) / 0.5])
+
+
+def test_own_statistics_by_hand():
+    x = np.array([[1.0, np.nan, 5.0], [3.0, 2.0, 5.0], [np.nan, 4.0, 5.0], [5.0, 9.0, 5.0]], np.float32)
+    part = Examples.of(x, np.zeros(4)).by_own_statistics()
+    assert part.fill == (3.0, 4.0, 5.0)  # medians
+    got, _ = part.take(torch.arange(4))
+    filled = np.where(np.isnan(x), part.fill, x)
+    spread = np.where(filled.std(0) > 0, filled.std(0), 1)  # a constant column stays 0
+    np.testing.assert_allclose(got, (filled - filled.mean(0)) / spread, rtol=1e-5)
+    assert Examples.of(x[:0], np.zeros(0)).by_own_statistics().mean == (0.0, 0.0, 0.0)
+
+
+def test_a_column_that_a_client_does_not_have_is_0():
+    x = np.array([[1.0, np.nan], [2.0, np.nan]], np.float32)
+    got, _ = Examples.of(x, np.zeros(2)).by_own_statistics().take(torch.arange(2))
+    assert got[:, 1].tolist() == [0, 0]
+
+
+def test_hospitals_fill_and_scale_by_their_own_training_rows():
+    wanted("heart_disease")
+    result = protofed.run({"run": {"rounds": 1}, "data": {"name": "heart_disease"}, "partition": {"name": "natural"}})
+    members = result.state.members
+    assert members.groups == ("cleveland", "hungarian", "switzerland", "va")
+    assert len({train.fill for train in members.train}) == 4
+    for train, test in zip(members.train, members.test, strict=True):
+        x, _ = train.take(torch.arange(len(train)))
+        assert torch.isfinite(x).all()
+        assert x.mean().abs() < 1e-5
+        assert test.input == train.input
+    assert result.summary["domains"].keys() == set(members.groups)
+    assert [row["group"] for row in result.clients] == list(members.groups)
+
+
+def test_normalising_by_clients_is_an_option_for_all():
+    table = {"run": {"rounds": 1}, "data": {"clients": 3, "normalise": "client"}}
+    members = protofed.run(table).state.members
+    assert len({train.mean for train in members.train}) == 3
+    assert len(members.balanced) == 3
+
+
+# Test and validation sets
+
+
+def test_own_test_sets_and_validation_sets_are_taken_from_the_training_examples():
+    plain = {"run": {"rounds": 4}, "data": {"clients": 4}, "partition": {"name": "dirichlet"}}
+    whole = protofed.run(plain).state.members
+    result = protofed.run({**plain, "eval": {"test": "own", "validation": 0.25}})
+    members = result.state.members
+    for before, part in zip(whole.parts, members.parts, strict=True):
+        pieces = [part.train, part.test, part.validation]
+        assert sorted(np.concatenate(pieces).tolist()) == before.train.tolist()
+        assert len(part.test) == pytest.approx(0.2 * len(before.train), abs=10)
+        assert len(part.validation) > 0
+        assert part.own
+    best = result.summary["best"]
+    rows = {row["round"]: row for row in result.rounds}
+    assert best["validation"] == max(row["validation_head"] for row in result.rounds)
+    assert rows[best["round"]]["accuracy_head"] == best["accuracy_head"]
+    assert protofed.run(plain).summary["best"] is None
+
+
+# Augmentation
+
+
+def test_crop_shifts_and_flip_mirrors_by_hand():
+    x = torch.arange(4 * 1 * 8 * 8).reshape(4, 1, 8, 8).to(torch.uint8)
+    shifted, mirrored = crop(x, torch.tensor(5)), flip(x, torch.tensor(5))
+    for one, image in zip(shifted, x, strict=True):
+        framed = torch.nn.functional.pad(image, (1, 1, 1, 1))
+        windows = [framed[:, a : a + 8, b : b + 8] for a in range(3) for b in range(3)]
+        assert any(torch.equal(one, window) for window in windows)
+    for one, image in zip(mirrored, x, strict=True):
+        assert torch.equal(one, image) or torch.equal(one, image.flip(-1))
+
+
+def test_augmentation_depends_on_the_key_alone_and_is_fair():
+    x = torch.rand(4000, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    change = changer(("crop", "flip"), 7)
+    assert torch.equal(change(x), change(x))
+    assert not torch.equal(change(x), changer(("crop", "flip"), 8)(x))
+    flipped = (flip(x, torch.tensor(3)) != x).flatten(1).any(1).double().mean()
+    assert 0.47 < flipped < 0.53
+    assert changer((), 1) is None
+
+
+def test_training_is_augmented_and_testing_is_not():
+    table = {"run": {"rounds": 1}, "data": {"clients": 2}, "net": {"name": "convnet", "channels": [4]}}
+    plain, changed = (protofed.run({**table, "train": {"augment": words}}) for words in ([], ["crop", "flip"]))
+    assert plain.rounds[0]["loss"] != changed.rounds[0]["loss"]
+    again = protofed.run({**table, "train": {"augment": ["crop", "flip"]}})
+    assert again.rounds[0]["loss"] == changed.rounds[0]["loss"]
+
+
+# Data that are made
+
+
+def test_the_synthetic_generator_has_the_moments_of_the_paper():
+    """S1.1, over many clients: Sigma_jj = j^-1.2 within a client; client means v_k of variance 1 + phi2."""
+    data = synthetic(folder(""), phi1=1.0, phi2=4.0, clients=400, stream="moments")
+    x = np.concatenate([data.train.x.numpy()])[:, :60]
+    group = np.empty(len(x), int)
+    group[data.train.index], group[data.test.index] = data.train_group, data.test_group
+    within = np.array([x[group == k].var(0, ddof=1) for k in range(400)]).mean(0)
+    np.testing.assert_allclose(within, np.arange(1, 61) ** -1.2, rtol=0.1)
+    means = np.array([x[group == k].mean(0) for k in range(400)])
+    assert means.var() == pytest.approx(5.0, rel=0.15)  # v_k ~ N(B_k, 1), B_k ~ N(0, 4)
+    assert means.mean(1).var() == pytest.approx(4.0, rel=0.25)
+    sizes = np.bincount(group)
+    assert sizes.min() >= 50
+    assert np.median(sizes - 50) == pytest.approx(np.exp(4), rel=0.35)  # log-normal (4, 2)
+
+
+def test_synthetic_labels_are_the_argmax_of_one_linear_model_a_client():
+    """A linear model fitted to one client's data answers nearly all of them."""
+    data = synthetic(folder(""))
+    client = np.bincount(data.train_group).argmax()
+    own = data.train.index[torch.from_numpy(data.train_group == client)]
+    x, y = data.train.x[own].double(), data.train.y[own]
+    weights = torch.zeros(61, 10, dtype=torch.double, requires_grad=True)
+    inputs = torch.cat([x, torch.ones(len(x), 1)], 1)
+    optimiser = torch.optim.LBFGS([weights], max_iter=200)
+
+    def closure():
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(inputs @ weights, y)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    assert ((inputs @ weights).argmax(1) == y).double().mean() > 0.98
+
+
+def test_spiral_arms_by_hand():
+    points, arm = arms((5, 3), 0.0, random_state(0))
+    radius, angle = np.hypot(*points.T), np.arctan2(*points.T[::-1])
+    np.testing.assert_allclose(radius[:5], [1, 3.25, 5.5, 7.75, 10], rtol=1e-5)
+    np.testing.assert_allclose(angle[:5], np.linspace(0, np.pi / 3, 5), atol=1e-5)
+    np.testing.assert_allclose(angle[5:], np.linspace(np.pi / 3, 2 * np.pi / 3, 3), atol=1e-5)
+    assert arm.tolist() == [0] * 5 + [1] * 3
+    assert np.bincount(SOURCES["spiral_imbalanced"]("").train.labels).tolist() == list(IMBALANCED)
+
+
+# Your own file
+
+
+def test_npz_with_names_clients_and_a_test_set(tmp_path):
+    x, y = np.random.RandomState(0).normal(size=(60, 4)), np.array(["b", "a", "c"] * 20)
+    np.savez(tmp_path / "mine.npz", x=x, y=y, client=np.repeat(["east", "west"], 30))
+    data = SOURCES["npz"](str(tmp_path / "mine.npz"))
+    assert (data.labels, data.groups) == (("a", "b", "c"), ("east", "west"))
+    assert (len(data.train), len(data.test)) == (48, 12)
+    assert data.train.labels[:3].tolist() == [1, 0, 2]
+    table = {"run": {"rounds": 2}, "data": {"name": "npz", "root": str(tmp_path / "mine.npz")}}
+    result = protofed.run({**table, "partition": {"name": "natural"}})
+    assert [row["group"] for row in result.clients] == ["east", "west"]
+    images = (np.arange(10 * 16) % 256).reshape(10, 1, 4, 4).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", x=images, y=np.arange(10) % 2, x_test=images, y_test=np.arange(10) % 2)
+    data = SOURCES["npz"](str(tmp_path / "images.npz"))
+    assert (len(data.train), len(data.test), data.train.scale) == (10, 10, 255.0)
+
+
+def test_a_folder_of_npy_files_is_mapped_not_read(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.zeros((20, 3), np.float32))
+    np.save(tmp_path / "y.npy", np.arange(20) % 2)
+    arrays = tables.mapped(tmp_path)
+    assert isinstance(arrays["x"], np.memmap)
+    monkeypatch.setattr(tables, "mapped", lambda where: arrays)
+    data = SOURCES["npz"](str(tmp_path))
+    assert len(data.train) == 16
+    assert np.shares_memory(data.train.x.numpy(), arrays["x"])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros((3, 2))}, "has no y; it has x."),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(2, int)}, r"has inputs \[3, 2\] and labels \[2\]"),
+        (
+            {"x": np.zeros((3, 2)), "y": np.array(["a", "b", "c"]), "classes": np.array(["a", "b"])},
+            "there is no class 'c'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(arrays, message, tmp_path):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(UserError, match=message):
+        SOURCES["npz"](str(tmp_path / "mine.npz"))
+
+
+# Weights and encoders
+
+
+def test_nets_start_from_the_layers_of_a_file_and_say_which(command, tmp_path):  # noqa: F811
+    command("run", "--quiet", "--set", "run.rounds=2", "--set", "data.clients=3", "--out", "a")
+    command("export", "a", "--client", "0", "--out", "w.safetensors")
+    words = ("--set", "run.rounds=1", "--set", "data.clients=3", "--set", "net.weights=w.safetensors")
+    code, out, _ = command("run", *words, "--set", "net.dim=20", "--out", "b")
+    assert code == 0
+    assert (
+        "net mlp(dim=20): 3 of 6 tensors from w.safetensors; at random: body.fc2.weight, body.fc2.bias, head.out.weight"
+        in out
+    )
+    members = protofed.Result.load(tmp_path / "b").state.members
+    assert members.nets[0].layers == {}  # the folder needs the file no more
+    started = protofed.Config.load(tmp_path / "b" / "config.toml")
+    from protofed.members import Members
+
+    first = Members.of(started).client(0, 0, 2).params
+    assert torch.equal(first["body.fc1.weight"], protofed.Result.load(tmp_path / "a").model(0).body.fc1.weight)
+    (tmp_path / "w.safetensors").unlink()
+    assert command("run", *words)[2] == "protofed: There is no file w.safetensors to take weights from.\n"
+
+
+def test_a_resumed_run_notices_other_weights(command, tmp_path):  # noqa: F811
+    save_file({"head.out.bias": torch.zeros(10)}, tmp_path / "w.safetensors")
+    words = ("--set", "run.rounds=1", "--set", "data.clients=3", "--set", "net.weights=w.safetensors", "--quiet")
+    command("run", *words, "--out", "a")
+    save_file({"head.out.bias": torch.ones(10)}, tmp_path / "w.safetensors")
+    assert "was begun with other weights" in command("run", "--resume", "--out", "a", "--set", "run.rounds=2")[2]
+
+
+def test_a_frozen_encoder_turns_the_data_into_features_once(command, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "cache"))
+    command("run", "--quiet", "--set", "run.rounds=5", "--set", "data.clients=3", "--out", "a")
+    command("export", "a", "--client", "0", "--out", "e.safetensors")
+    words = ("--set", "data.encoder=e.safetensors", "--set", "net.name=mlp_features", "--set", "run.rounds=2")
+    code, out, _ = command("run", *words, "--out", "b")
+    assert code == 0
+    assert "digits (features of e.safetensors)" in out
+    (kept,) = (tmp_path / "cache").iterdir()
+    features = np.load(kept)
+    assert features.shape == (1797, 50)
+    model = protofed.Result.load(tmp_path / "a").state.model(0)
+    expected = model.net.features(model.params, SOURCES["digits"]("").train)[0]
+    np.testing.assert_allclose(features[:1442], expected, rtol=1e-5, atol=1e-6)
+    kept.write_bytes(kept.read_bytes())
+    before = kept.stat().st_mtime_ns
+    command("run", *words, "--quiet", "--out", "c")
+    assert kept.stat().st_mtime_ns == before
+    rows = [(tmp_path / name / "rounds.jsonl").read_text().splitlines()[-1] for name in "bc"]
+    assert json.loads(rows[0])["loss"] == json.loads(rows[1])["loss"]
+    save_file({"w": torch.ones(1)}, tmp_path / "odd.safetensors")
+    assert "does not say which net its weights are of" in command("run", "--set", "data.encoder=odd.safetensors")[2]
+
+
+# Looking at data
+
+
+def test_info_tells_shapes_classes_sizes_and_a_histogram(command):  # noqa: F811
+    code, out, _ = command("data", "info", "digits")
+    assert code == 0
+    assert out.startswith(
+        "digits: 1,442 training and 355 test examples of 10 classes\ninputs 1 x 8 x 8, stored as uint8\n"
+    )
+    assert "0     143 /     35  ███" in out
+    about = json.loads(command("data", "info", "synthetic", "--json")[1])
+    assert (about["classes"], len(about["groups"]), about["remark"]) == (10, 30, "generated")
+    assert command("data", "info", "digit")[2].startswith(
+        'protofed: There is no dataset "digit". Did you mean "digits"?'
+    )
+
+
+@pytest.mark.parametrize("clients", [8, 100])
+def test_a_picture_of_who_holds_what(clients, command, tmp_path):  # noqa: F811
+    words = ("--set", f"data.clients={clients}", "--set", "partition.name=power_law", "--set", "partition.smallest=0")
+    code, out, _ = command("data", "show", *words, "--out", "p.png")
+    assert code == 0
+    assert "Written to p.png." in out
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert "is there already" in command("data", "show", "--out", "p.png")[2]
+    assert "must end in .png, .svg or .pdf" in command("data", "show", "--out", "p.doc")[2]

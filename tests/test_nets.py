@@ -1,0 +1,124 @@
+"""The papers' nets: how many parameters they have, and what they give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from protofed.draws import generator
+from protofed.errors import UserError
+from protofed.nets import NETS, make
+
+SHAPES = {"mlp_features": (512,), "mlp_spiral": (2,), "mlp_synthetic": (60,), "cnn1d": (9, 128)}
+
+
+def net(name, shape, classes=10, **options):
+    return make(name, NETS[name](**options), shape, classes)
+
+
+def size(made) -> int:
+    params = made.init(torch.Generator())
+    return sum(params[name].numel() for name in made.trainable)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "options", "count"),
+    [
+        ("cnn", (1, 28, 28), 10, {}, 21_840),  # FedProto's MNIST net
+        ("cnn_fednh", (3, 32, 32), 10, {}, 797_952),  # FedNH
+        ("resnet18", (3, 224, 224), 1000, {"stem": "imagenet"}, 11_689_512),  # as published
+        ("resnet18", (3, 32, 32), 10, {"norm": "group"}, 11_173_962),
+        ("mlp_mpfedcl", (1, 28, 28), 10, {}, 798_474),  # MP-FedCL, Table II
+        ("mlp_features", (512,), 10, {}, 133_898),  # MP-FedCL, Table II: what is exchanged
+        ("lenet", (3, 32, 32), 10, {}, 62_006),
+        ("mlp_synthetic", (60,), 10, {}, 60 * 128 + 128 + 128 * 256 + 256 + 256 * 10 + 10),
+        ("cnn256", (1, 28, 28), 10, {}, 32 * 25 + 32 + 64 * 32 * 25 + 64 + 64 * 49 * 256 + 256 + 2570),
+        ("mlp_spiral", (2,), 6, {}, 2 * 64 + 64 + 2 * (64 * 64 + 64) + 64 * 2 + 2 + 2 * 6),
+    ],
+)
+def test_numbers_of_parameters(name, shape, classes, options, count):
+    assert size(net(name, shape, classes, **options)) == count
+
+
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_every_net_embeds_and_decides_and_is_drawn_from_its_generator(name):
+    shape = SHAPES.get(name, (3, 32, 32))
+    made = net(name, shape)
+    first, second, other = (made.init(generator(seed)) for seed in (0, 0, 1))
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+    assert any(not torch.equal(value, other[key]) for key, value in first.items())
+    z, logits = made(first, torch.randn(2, *shape, generator=generator("x")))
+    assert z.shape == (2, made.dim)
+    assert logits.shape == (2, 10)
+    assert torch.equal(made.head(first, z), logits)
+    assert all(key.startswith(("body.", "head.")) for key in first)
+
+
+def test_convolutions_are_named_apart():
+    """FedPer's share in FedProto's tables: 20 clients x 5,280 numbers on MNIST."""
+    params = net("cnn", (1, 28, 28)).init(torch.Generator())
+    assert sum(value.numel() for name, value in params.items() if name.startswith("body.conv")) == 5_280
+    params = net("cnn", (1, 28, 28), kernel=3).init(torch.Generator())
+    assert sum(value.numel() for name, value in params.items() if name.startswith("body.conv")) == 5_120  # FEMNIST
+
+
+def test_strides_make_different_resnets_with_the_same_embedding():
+    nets = [net("resnet18", (3, 32, 32), stem="imagenet", strides=strides, width=8) for strides in ((1, 4), (2, 2))]
+    assert nets[0].dim == nets[1].dim == 64
+    x = torch.randn(2, 3, 32, 32, generator=generator("x"))
+    params = nets[0].init(generator("p"))
+    assert not torch.equal(nets[0].embed(params, x), nets[1].embed(params, x))
+
+
+def test_residual_blocks_add_their_input():
+    made = net("resnet18", (3, 16, 16), width=4, norm="group")
+    params = {name: value * ("conv2" not in name) for name, value in made.init(generator("p")).items()}
+    block = made.parts(params)["body"].layer1[0]
+    x = torch.rand(1, 4, 8, 8, generator=generator("x"))
+    torch.testing.assert_close(block(x), x)  # what is added is 0, and x is positive
+
+
+def test_options_of_dense_nets():
+    x = torch.randn(50, 4, generator=generator("x"))
+    plain = net("mlp", (4,), embedding="linear", logits="relu", bias=False)
+    z, logits = plain(plain.init(generator("p")), x)
+    assert z.min() < 0 <= logits.min()
+    assert "head.out.bias" not in plain.shapes
+    usual = net("mlp", (4,))
+    z, logits = usual(usual.init(generator("p")), x)
+    assert z.min() >= 0 > logits.min()
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "group"])
+def test_convnets_for_images_and_signals(norm):
+    for shape in ((3, 16, 16), (5, 40)):
+        made = net("convnet", shape, channels=(4, 6), dense=(7,), norm=norm)
+        assert made.dim == 7
+        assert made.batch_norm == (norm == "batch")
+    assert net("cnn_celeba", (3, 84, 84), 2).dim == 32 * 5 * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "message"),
+    [
+        ("convnet", (7,), {}, "this net wants images"),
+        ("convnet", (3, 4, 4), {"channels": (2, 2, 2)}, "are too small for 3 convolutions"),
+        ("resnet18", (1, 8, 8), {}, "net resnet18 wants images of at least 16x16"),
+        ("resnet18", (3, 32, 32), {"strides": (1,)}, "net.strides: got"),
+    ],
+)
+def test_nets_say_what_they_cannot_do(name, shape, options, message):
+    with pytest.raises(UserError, match=message):
+        net(name, shape, **options)
+
+
+def test_group_norm_nets_train_and_batch_norm_statistics_move():
+    import protofed
+
+    for norm, moved in (("batch", True), ("group", False)):
+        table = {
+            "run": {"rounds": 1}, "data": {"clients": 2, "name": "digits"},
+            "net": {"name": "convnet", "channels": [4], "norm": norm},
+        }  # fmt: skip
+        state = protofed.run(table).model(0).state_dict()
+        assert any("running_mean" in name and value.abs().sum() > 0 for name, value in state.items()) == moved
