@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 
 import numpy as np
@@ -9,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protofed.data.partition import Dirichlet, Iid, Labels, NWay, Part, Pooled, a_share, deal
-from protofed.data.skew import PARTITIONS, ByDomain, DirichletPowerLaw, Natural, PowerLaw, Shards
+from protofed.data.skew import PARTITIONS, ByDomain, DirichletPowerLaw, FromFile, Natural, PowerLaw, Shards
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
+from protofed.runner import run
 
 TRAIN = np.repeat(np.arange(10), 200)
 TEST = np.repeat(np.arange(10), 50)
@@ -94,7 +96,7 @@ def test_nway_test_slices_are_disjoint_while_there_is_enough():
     assert len(set(every.tolist())) == len(every)
 
 
-@pytest.mark.parametrize("name", sorted(PARTITIONS.keys() - {"natural", "pooled"}))  # these draw nothing
+@pytest.mark.parametrize("name", sorted(PARTITIONS.keys() - {"natural", "pooled", "file"}))  # these draw nothing
 def test_same_seed_same_partition_other_seed_another(name):
     partition = PARTITIONS[name]()
     assert digest(split(partition, seed=1)) == digest(split(partition, seed=1)) != digest(split(partition, seed=2))
@@ -234,3 +236,26 @@ def test_data_that_do_not_say_where_they_come_from(name):
         f"partition.name: got {name}, but these data do not say where each example comes from. "
         "Use another partition, such as dirichlet."
     )
+
+
+def test_a_partition_is_loaded_back_from_its_file(tmp_path):
+    table = {"run": {"rounds": 1}, "data": {"clients": 4}, "eval": {"test": "own", "validation": 0.2}}
+    first = run({**table, "partition": {"name": "dirichlet"}}, tmp_path / "a").state.members
+    path = str(tmp_path / "a" / "partition.json")
+    again = {"run": {"rounds": 1, "seed": 5}, "partition": {"name": "file", "path": path}}
+    second = run(again, tmp_path / "b").state.members
+    for a, b in zip(first.parts, second.parts, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    hashes = [json.loads((tmp_path / name / "partition.json").read_text())["sha256"] for name in "ab"]
+    assert hashes[0] == hashes[1]
+    for change, message in (
+        ({"partition": {"name": "file"}}, "must be the partition.json of a run"),
+        ({"data": {"clients": 3}}, r"data.clients: got 3, but .* has 4. Leave it out."),
+    ):
+        with pytest.raises(UserError, match=message):
+            run({**again, **change})
+    with pytest.raises(UserError, match="is of other data: it has position"):
+        split(FromFile(path), 0, labels=Labels(TRAIN[:10], TEST, 10))
+    (tmp_path / "half.json").write_text('{"clients": [{"train": [1]}]}')
+    with pytest.raises(UserError, match=r"is not a whole partition.json"):
+        split(FromFile(str(tmp_path / "half.json")), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +12,7 @@ from annotated_types import Ge, Gt
 from protofed.data.partition import CLIENTS, Dirichlet, Iid, Labels, NWay, Part, Partition, Pooled, deal, enough
 from protofed.draws import random_state
 from protofed.errors import UserError
+from protofed.folder import read_json
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,45 @@ class Natural:
         ]
 
 
+@dataclass(frozen=True)
+class FromFile:
+    """Who held what in an earlier run: `path` is its partition.json."""
+
+    path: str = ""
+    """the file"""
+
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Part]:
+        path = Path(self.path).expanduser()
+        if not self.path or not path.is_file():
+            raise UserError(f"partition.path: got {self.path!r}; must be the partition.json of a run.")
+        stored = read_json(path, "clients")["clients"]
+        if clients not in (0, len(stored)):
+            raise UserError(f"data.clients: got {clients}, but {path} has {len(stored)}. Leave it out.")
+        try:
+            parts = [
+                Part(
+                    np.array(one["train"], int),
+                    np.array(one["test"], int),
+                    np.array(one["validation"], int),
+                    one["own"],
+                )
+                for one in stored
+            ]
+        except (KeyError, TypeError, ValueError) as problem:
+            raise UserError(f"{path} is not a whole partition.json: {problem!r}.") from problem
+        for part in parts:
+            for positions, there in (
+                (part.train, len(labels.train)),
+                (part.validation, len(labels.train)),
+                (part.test, len(labels.train if part.own else labels.test)),
+            ):
+                if len(positions) and not 0 <= positions.min() <= positions.max() < there:
+                    raise UserError(
+                        f"{path} is of other data: it has position {positions.max()} of {there:,} examples."
+                    )
+        return parts
+
+
 def holders(ways: int, classes: int, clients: int, draw: np.random.RandomState) -> np.ndarray:
     """Who has which classes [classes, clients], 0 or 1: `ways` each, and every class about as often as any other."""
     if ways > classes:
@@ -163,6 +204,7 @@ PARTITIONS: dict[str, type[Partition]] = {
     "by_domain": ByDomain,
     "dirichlet": Dirichlet,
     "dirichlet_power_law": DirichletPowerLaw,
+    "file": FromFile,
     "iid": Iid,
     "natural": Natural,
     "nway": NWay,
