@@ -12,7 +12,6 @@ from protofed.folder import Folder
 from protofed.members import titled
 
 NWAY = "partition.shots=40 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=15"
-SHARED = "method.name=fedavg partition.name=dirichlet data.clients=10 train.batch=32 train.momentum=0.9 train.lr=0.02 run.rounds=30"
 RUNS = {
     "cifar10": f"net.name=cnn_fednh {NWAY} partition.shots=80",
     "cifar100": "net.name=cnn_fednh partition.ways=5 partition.shots=6 partition.test=5 train.lr=0.02 train.momentum=0.9 run.rounds=40",
@@ -21,14 +20,14 @@ RUNS = {
     "femnist": "net.name=cnn partition.name=natural train.batch=32 run.rounds=30",
     "heart_disease": "net.dim=16 partition.name=natural run.rounds=10",
     "mnist": f"net.name=cnn {NWAY} partition.shots=100",
-    "mnist_m": f"net.name=lenet {SHARED}",
+    "mnist_m": "net.name=lenet method.name=fedavg partition.name=dirichlet data.clients=10 train.batch=32 train.momentum=0.9 train.lr=0.02 run.rounds=30",
     "office_caltech10": "net.name=convnet net.channels=[16,32,64] partition.name=by_domain train.batch=32 train.momentum=0.9 train.lr=0.02 run.rounds=20",
     "pets": "net.name=convnet net.channels=[16,32,64] partition.shots=40 partition.stdev=0 data.clients=5 train.batch=16 train.lr=0.02 train.momentum=0.9 train.augment=['crop','flip'] run.rounds=40",
     "spiral": "net.name=mlp_spiral method.name=fedavg partition.name=dirichlet data.clients=100 run.sample=0.1 run.rounds=60 train.epochs=5 train.batch=64 train.lr=0.1 train.momentum=0.9 train.weight_decay=1e-5 train.decay=0.99 train.clip=10",
     "spiral_imbalanced": "net.name=mlp_spiral method.name=local partition.name=pooled run.rounds=60 train.batch=64 train.lr=0.1 train.momentum=0.9 train.weight_decay=1e-5 train.decay=0.99",
-    "svhn": f"net.name=lenet {SHARED}",
-    "synthdigits": f"net.name=lenet {SHARED}",
-    "synthetic": "net.name=mlp_synthetic partition.name=natural train.lr=0.02 run.rounds=60",
+    "svhn": "net.name=convnet method.name=fedavg partition.name=dirichlet data.clients=10 train.batch=32 train.optimiser=adam train.lr=0.001 run.rounds=15",
+    "synthdigits": "net.name=convnet method.name=fedavg partition.name=dirichlet data.clients=10 train.batch=32 train.optimiser=adam train.lr=0.001 run.rounds=15",
+    "synthetic": "net.name=mlp_synthetic partition.name=pooled method.name=local train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=30",
     "tiny_imagenet": "net.name=convnet net.channels=[16,32,64] partition.shots=30 data.clients=10 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=20",
     "uci_har": "net.name=cnn1d partition.name=natural train.batch=32 run.rounds=15",
     "usps": f"net.name=cnn {NWAY}",

@@ -216,6 +216,15 @@ def test_a_full_disk_is_told_with_the_way_to_go_on(tmp_path):
     )
 
 
+@pytest.fixture
+def _ctrl_c():
+    """Ctrl-C as at a terminal: a shell that starts a job in the background makes it deaf."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_waits_for_the_write():
     done = []
 
@@ -231,6 +240,7 @@ def test_ctrl_c_waits_for_the_write():
         pass  # and without one nothing is raised
 
 
+@pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_in_a_real_run_says_how_to_go_on_and_it_does(tmp_path):
     words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]
     process = subprocess.Popen([*words, "--out", "run", "--set", "run.rounds=400"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip

@@ -79,7 +79,7 @@ class Optimiser(NamedTuple):
     """A pure optimiser: (parameters, gradients, state) -> (parameters, state), one client's at a time."""
 
     training: Training
-    lr: float
+    lr: float | Tensor
 
     def start(self, params: Params) -> dict[str, Params]:
         """The state before the first step."""
@@ -179,11 +179,17 @@ def take_part(
     start = method.receive(kept, down)
     client.net.check(start)
     outcome = train(method, client, client.data, start, down, kept, method.phases(training.epochs), training)
-    trained = Trained(
+    return trained(client, kept, down, start, outcome, training), outcome
+
+
+def trained(
+    client: Client, kept: Any, down: Any, start: Params, outcome: Outcome, training: Training
+) -> Trained[Any, Any]:
+    """A client after its training."""
+    return Trained(
         **vars(client), kept=kept, down=down, start=start, end=outcome.params, lr=training.rate(client.round),
         steps=outcome.steps, observed=outcome.observed,
     )  # fmt: skip
-    return trained, outcome
 
 
 def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Training) -> Params:

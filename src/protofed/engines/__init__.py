@@ -2,5 +2,6 @@
 
 from protofed.engines.engine import Engine
 from protofed.engines.loop import Loop
+from protofed.engines.stacked import Stacked
 
-ENGINES: dict[str, type[Engine]] = {"loop": Loop}
+ENGINES: dict[str, type[Engine]] = {"loop": Loop, "stacked": Stacked}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.core import AnyMethod, Client, Upload
+from protofed.core import AnyMethod, Client, Trained, Upload
 from protofed.engines.engine import Part, Report, Score
 from protofed.local import take_part, tested
 from protofed.measures.accuracy import tally
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from protofed.data.examples import Examples
-    from protofed.local import Training
+    from protofed.local import Outcome, Training
     from protofed.members import Members
 
 
@@ -44,9 +44,12 @@ class Loop:
 
     def train_one(self, round: int, number: int, down: Any) -> Report:
         client, kept = self.client(number, round)
-        trained, outcome = take_part(self.method, client, kept, down, self.training)
+        return self.finished(number, *take_part(self.method, client, kept, down, self.training))
+
+    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome) -> Report:
+        """What a client keeps stays here; what it sends, and how its training went, is reported."""
         self.kept[number] = self.method.keep(trained)
-        upload = Upload(number, client.examples, outcome.steps, 1.0, self.method.upload(trained))
+        upload = Upload(number, trained.examples, outcome.steps, 1.0, self.method.upload(trained))
         return Report(upload, {name: float(value) for name, value in outcome.terms.items()}, outcome.seen)
 
     @torch.no_grad()

@@ -1,0 +1,219 @@
+"""Many clients of one net as one: their parameters, messages and batches stacked, the method's `loss` mapped over them.
+
+What `local.train` does for one client, step by step, is done here for a stack of them. A short batch is filled up with
+examples of weight 0, a client that has finished stands still, and every now and then the finished ones leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from protofed import draws
+from protofed.core import Batch
+from protofed.data.augment import changer
+from protofed.local import Optimiser, Outcome, in_training, movable, schedule
+
+if TYPE_CHECKING:
+    from protofed.core import AnyMethod, Client, Net, Params, Phase
+    from protofed.local import Training
+
+Step = Callable[..., Any]
+MakeStep = Callable[[Any, Callable[[], Step]], Step]
+"""Gives the step for a key: a new one by the function, or one that it kept."""
+
+
+class Shared:
+    """Trees of tensors of several clients, leaf by leaf: one and the same tensor is shared, others are stacked."""
+
+    def __init__(self, trees: Sequence[Any]) -> None:
+        leaves, specs = zip(*map(tree_flatten, trees), strict=True)
+        self.spec = specs[0]
+        columns = list(zip(*leaves, strict=True))
+        self.dims = [None if all(leaf is column[0] for leaf in column) else 0 for column in columns]
+        self.leaves = [
+            column[0] if dim is None else torch.stack(column) for column, dim in zip(columns, self.dims, strict=True)
+        ]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a mapped function depends on."""
+        return (
+            str(self.spec),
+            tuple(self.dims),
+            *(tuple(leaf.shape[(dim is not None) :]) for leaf, dim in zip(self.leaves, self.dims, strict=True)),
+        )
+
+    def first(self, count: int) -> list[Tensor]:
+        """The leaves of the first so many clients."""
+        return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]
+
+
+def shapes(tree: Any) -> tuple[Any, ...]:
+    """What must be equal for trees to be stacked."""
+    leaves, spec = tree_flatten(tree)
+    return (str(spec), *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))
+
+
+def train_together(
+    method: AnyMethod, clients: Sequence[Client], starts: Sequence[Params], downs: Sequence[Any], kepts: Sequence[Any],
+    phases: Sequence[Phase], training: Training, make_step: MakeStep, purpose: str = "batches",
+) -> list[Outcome]:  # fmt: skip
+    """Train clients with equal nets and messages of equal shapes: for each what `local.train` gives, to rounding."""
+    net = clients[0].net
+    plans = [schedule(client, client.examples, phases, training, purpose) for client in clients]
+    order = sorted(range(len(clients)), key=lambda place: -sum(len(epoch) for part in plans[place] for epoch in part))
+    outcomes = [Outcome({name: value.clone() for name, value in start.items()}) for start in starts]
+    down, kept = Shared([downs[place] for place in order]), Shared([kepts[place] for place in order])
+    step = make_step(
+        (id(net), down.key, kept.key, shapes(starts[0])), lambda: stepper(method, net, training, down, kept)
+    )
+    with in_training(net):
+        for number, phase in enumerate(phases):
+            moving = movable(net, starts[0], phase)
+            Phased(
+                [clients[place] for place in order], [outcomes[place] for place in order],
+                [plans[place][number] for place in order], down, kept, moving, training, purpose, step,
+            ).run()  # fmt: skip
+    return outcomes
+
+
+def stepper(method: AnyMethod, net: Net, training: Training, downs: Shared, kepts: Shared) -> Step:
+    """One step of one client, mapped over clients: new parameters and optimiser state, the loss's terms, observed."""
+
+    def one(
+        moving: Params, state: Any, fixed: Params, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, active: Tensor,
+        down: list[Tensor], kept: list[Tensor], lr: Tensor,
+    ) -> Any:  # fmt: skip
+        def total(moving: Params) -> tuple[Tensor, Any]:
+            with draws.DerivedDropout(key):
+                loss = method.loss(
+                    net, fixed | moving, Batch(x, y, weight), tree_unflatten(down, downs.spec),
+                    tree_unflatten(kept, kepts.spec),
+                )  # fmt: skip
+            return loss.total, (loss.terms, loss.observed)
+
+        grads, seen = grad(total, has_aux=True)(moving)
+        moved, after = Optimiser(training, lr).step(moving, grads, state)
+        moved = {name: torch.where(active, value, moving[name]) for name, value in moved.items()}
+        return moved, after, seen
+
+    return vmap(one, in_dims=(0, 0, 0, 0, 0, 0, 0, 0, downs.dims, kepts.dims, None))
+
+
+class Phased:
+    """One phase of a stack; clients are sorted by their numbers of steps, the longest first."""
+
+    def __init__(
+        self, clients: Sequence[Client], outcomes: Sequence[Outcome], plans: Sequence[list[list[Tensor]]], down: Shared,
+        kept: Shared, moving: list[str], training: Training, purpose: str, step: Step,
+    ) -> None:  # fmt: skip
+        self.clients, self.outcomes, self.down, self.kept = clients, outcomes, down, kept
+        self.moving, self.training, self.purpose, self.step = moving, training, purpose, step
+        self.flat = [[positions for epoch in plan for positions in epoch] for plan in plans]
+        self.last = [len(flat) - (len(plan[-1]) if plan else 0) for flat, plan in zip(self.flat, plans, strict=True)]
+        self.steps = [len(flat) for flat in self.flat]
+        self.epochs = [bool(plan) for plan in plans]
+        first = clients[0].data
+        self.common = not training.augment and all(
+            client.data.x is first.x and client.data.input == first.input for client in clients
+        )
+        """Do all clients' examples lie in one array, normalised alike? Then a batch of all is gathered at once."""
+
+    def run(self) -> None:
+        """All steps; then everything goes back to the clients' outcomes."""
+        for outcome, epochs in zip(self.outcomes, self.epochs, strict=True):
+            outcome.observed = () if epochs else outcome.observed
+        begun = [outcome.steps for outcome in self.outcomes]
+        width = sum(steps > 0 for steps in self.steps)
+        if not width:
+            return
+        stacked = {
+            name: torch.stack([outcome.params[name] for outcome in self.outcomes[:width]])
+            for name in self.outcomes[0].params
+        }
+        moving = {name: stacked[name] for name in self.moving}
+        fixed = {name: value for name, value in stacked.items() if name not in moving}
+        lr = torch.tensor(self.training.rate(self.clients[0].round))
+        state = vmap(Optimiser(self.training, 0.0).start)(moving)
+        terms: dict[str, Tensor] = {}
+        observed: tuple[Tensor, ...] = ()
+        rows, sizes = self.rows(width)
+        for step in range(self.steps[0]):
+            running = sum(steps > step for steps in self.steps[:width])
+            if running <= narrowed(width):  # the finished ones leave
+                self.leave(running, width, moving, terms, observed)
+                width = running
+                moving, fixed, terms = (
+                    {name: value[:width] for name, value in part.items()} for part in (moving, fixed, terms)
+                )
+                state = {key: {name: value[:width] for name, value in part.items()} for key, part in state.items()}
+                observed = tuple(value[:width] for value in observed)
+            active = sizes[step, :width] > 0
+            x, y, weight = self.batch(step, rows[step, :width], sizes[step, :width], begun)
+            keys = torch.tensor([self.key("dropout", place, begun[place] + step) for place in range(width)])
+            moving, state, (fresh, seen) = self.step(
+                moving, state, fixed, x, y, weight, keys, active, self.down.first(width), self.kept.first(width), lr
+            )
+            counts = sizes[step, :width]
+            for name, value in fresh.items():
+                terms[name] = terms.get(name, 0) + torch.where(active, value, 0) * counts
+            last = torch.tensor([self.last[place] <= step < self.steps[place] for place in range(width)])
+            seen = tuple(torch.where(last.reshape(-1, *[1] * (value.dim() - 1)), value, 0) for value in seen)
+            observed = tuple(a + b for a, b in zip(observed, seen, strict=True)) if observed else seen
+        self.leave(0, width, moving, terms, observed)
+
+    def leave(
+        self, first: int, width: int, moving: Params, terms: dict[str, Tensor], observed: tuple[Tensor, ...]
+    ) -> None:
+        """The clients from `first` on have finished: what they have goes into their outcomes."""
+        for place in range(first, width):
+            outcome = self.outcomes[place]
+            outcome.params |= {name: value[place].clone() for name, value in moving.items()}
+            outcome.steps += self.steps[place]
+            outcome.seen += sum(map(len, self.flat[place]))
+            for name, value in terms.items():
+                outcome.terms[name] = outcome.terms.get(name, 0) + value[place]
+            outcome.observed = tuple(value[place].clone() for value in observed)
+
+    def key(self, what: str, place: int, step: int) -> int:
+        """The number that the draws of a client's step come from, as in `local.train`."""
+        client = self.clients[place]
+        return draws.derive(client.seed, self.purpose, what, client.round, client.client, step)
+
+    def rows(self, width: int) -> tuple[Tensor, Tensor]:
+        """For each step and client which examples [steps, width, batch] of its set, and how many [steps, width]."""
+        batch = max(len(positions) for flat in self.flat for positions in flat)
+        rows = torch.zeros(self.steps[0], width, batch, dtype=torch.long)
+        sizes = torch.zeros(self.steps[0], width)
+        for place, flat in enumerate(self.flat[:width]):
+            for step, positions in enumerate(flat):
+                chosen = self.clients[place].data.index[positions] if self.common else positions
+                rows[step, place, : len(positions)] = chosen
+                sizes[step, place] = len(positions)
+        return rows, sizes
+
+    def batch(self, step: int, rows: Tensor, sizes: Tensor, begun: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs [width, batch, ...], labels and weights [width, batch] of a step."""
+        if self.common:
+            data = self.clients[0].data
+            flat = rows.reshape(-1)
+            x, y = data.normalised(data.x[flat]).reshape(*rows.shape, *data.shape), data.y[rows]
+        else:
+            pieces = []
+            for place, positions in enumerate(rows):
+                change = changer(self.training.augment, self.key("augment", place, begun[place] + step))
+                pieces.append(self.clients[place].data.take(positions, change))
+            x, y = (torch.stack(parts) for parts in zip(*pieces, strict=True))
+        weight = (torch.arange(rows.shape[1]) < sizes.unsqueeze(1)).to(x.dtype)
+        return x, y, weight
+
+
+def narrowed(width: int) -> int:
+    """When so few of a stack are still running, the others leave: three quarters, and always at the last one."""
+    return width * 3 // 4 if width > 2 else width - 1

@@ -1,0 +1,76 @@
+"""The stacked engine: clients that share a net train at once. It gives what `loop` gives, to rounding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from protofed.engines.engine import Report
+from protofed.engines.loop import Loop
+from protofed.engines.stack import Step, shapes, train_together
+from protofed.local import trained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from protofed.core import AnyMethod
+    from protofed.local import Training
+    from protofed.members import Members
+
+MOST = 10
+"""How many clients are stacked: a fixed rule, so that results do not depend on how many processes there are."""
+
+
+class Stacked(Loop):
+    """Clients with equal nets in stacks of up to ten; those with batch norm alone: padding would enter its statistics."""
+
+    def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None:
+        super().__init__(members, method, training, seed)
+        self.steps: dict[Any, Step] = {}
+
+    def chunks(self, round: int, downs: Mapping[int, Any]) -> list[list[int]]:
+        """Who is trained together: by net and by the shapes of what they receive and keep, then dealt out evenly."""
+        groups: dict[Any, list[int]] = {}
+        for number, down in downs.items():
+            client, kept = self.client(number, round)
+            alone = number if client.net.batch_norm else None
+            groups.setdefault((id(client.net), alone, shapes(down), shapes(kept)), []).append(number)
+        made = []
+        for members in groups.values():
+            count = -(-len(members) // MOST)
+            largest = sorted(members, key=lambda number: (-len(self.members.train[number]), number))
+            turns = [*range(count), *reversed(range(count))]  # back and forth: every stack gets large and small ones
+            made += [
+                [number for place, number in enumerate(largest) if turns[place % (2 * count)] == stack]
+                for stack in range(count)
+            ]
+        return made
+
+    def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
+        reports = []
+        for chunk in self.chunks(round, downs):
+            reports += self.train_chunk(round, {number: downs[number] for number in chunk})
+        return reports
+
+    def train_chunk(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
+        """Train one stack."""
+        (first, *rest) = downs
+        if not rest:
+            return [self.train_one(round, first, downs[first])]
+        clients, kepts = zip(*(self.client(number, round) for number in downs), strict=True)
+        starts = [self.method.receive(kept, down) for kept, down in zip(kepts, downs.values(), strict=True)]
+        for client, start in zip(clients, starts, strict=True):
+            client.net.check(start)
+        phases = self.method.phases(self.training.epochs)
+        outcomes = train_together(
+            self.method, clients, starts, list(downs.values()), kepts, phases, self.training, self.prepared
+        )
+        return [
+            self.finished(number, trained(client, kept, downs[number], start, outcome, self.training), outcome)
+            for number, client, kept, start, outcome in zip(downs, clients, kepts, starts, outcomes, strict=True)
+        ]
+
+    def prepared(self, key: Any, build: Callable[[], Step]) -> Step:
+        """The step for stacks of a kind."""
+        if key not in self.steps:
+            self.steps[key] = build()
+        return self.steps[key]
