@@ -16,7 +16,6 @@ import torch
 import test_parity
 from protofed import cli
 from protofed.config import Config
-from protofed.engines import ENGINES
 from protofed.methods import METHODS
 
 TOP = Path(__file__).parents[1]
@@ -74,7 +73,7 @@ def tutorial(tmp_path, monkeypatch):
 
 
 def test_the_tutorials_method_passes_the_parity_test(tutorial):
-    for engine in sorted(ENGINES):
+    for engine in sorted(test_parity.ENGINES):
         for wire in (False, True):
             test_parity.test_every_method_through_every_engine(tutorial, engine, wire)
     test_parity.test_the_wire_changes_no_bit(tutorial)

@@ -15,14 +15,21 @@ from torch.utils._pytree import tree_map
 
 from protofed.core import AnyMethod, Batch
 from protofed.draws import DerivedDropout, derive, generator
-from protofed.engines import ENGINES
 from protofed.engines.loop import Loop
+from protofed.engines.pool import Pool
+from protofed.engines.stacked import Stacked
 from protofed.messages import flatten, unflatten
 from protofed.methods import METHODS
 from protofed.runner import Runner
 from toys import config, everything, federation, net, played
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
+ENGINES: dict[str, Any] = {
+    "loop": Loop,
+    "stacked": Stacked,
+    "loop, 2 workers": lambda *about: Pool(Loop(*about), 2),
+    "stacked, 2 workers": lambda *about: Pool(Stacked(*about), 2),
+}
 
 
 def wired(method: AnyMethod) -> AnyMethod:
@@ -61,16 +68,18 @@ def members(method: str):
     return federation(nets=[small, large if mixed else small, small] * 2)
 
 
-def final(method: str, engine: type = Loop, wire: bool = False) -> tuple[dict[str, torch.Tensor], Runner]:
+def final(method: str, engine: Any = Loop, wire: bool = False) -> tuple[dict[str, torch.Tensor], Runner]:
     experiment = config(method, rounds=4, run={"sample": 0.7}, train={"epochs": 2, "clip": 1.0})
     if wire:
         experiment = replace(experiment, method=wired(experiment.method))
-    ENGINES["under test"] = engine
+    who = members(method)
+    runner = Runner(experiment, who, None)
+    runner.engine = engine(who, experiment.method, experiment.train, experiment.run.seed)
     try:
-        runner = played(replace(experiment, engine=replace(experiment.engine, name="under test")), members(method))
+        runner.go(None)
+        return everything(runner), runner
     finally:
-        del ENGINES["under test"]
-    return everything(runner), runner
+        runner.engine.close()
 
 
 def agree(method: str, engine: type, wire: bool, **tolerance: float) -> None:
@@ -89,6 +98,15 @@ def agree(method: str, engine: type, wire: bool, **tolerance: float) -> None:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_through_every_engine(method, engine, wire):
     agree(method, ENGINES[engine], wire, **TOLERANCE)
+
+
+@pytest.mark.parametrize("inner", ["loop", "stacked"])
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_workers_change_no_bit(method, inner):
+    (expected, spec), (got, runner) = final(method, ENGINES[inner]), final(method, ENGINES[f"{inner}, 2 workers"])
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    for row, reference in zip(runner.rounds, spec.rounds, strict=True):
+        assert {**row, "seconds": 0} == {**reference, "seconds": 0}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -20,7 +20,6 @@ from protofed.core import AnyMethod
 from protofed.data.partition import Partition
 from protofed.data.skew import PARTITIONS
 from protofed.data.sources import SOURCES
-from protofed.engines import ENGINES
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.local import Training
 from protofed.measures.accuracy import Reporting
@@ -33,7 +32,7 @@ DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 GIVEN = "given"
 """The name of data, partition and nets that a `protofed.Federation` brings along: arrays and modules, from Python."""
 
-MAY_CHANGE = ("run.rounds", "run.checkpoint_every", "data.root")
+MAY_CHANGE = ("run.rounds", "run.checkpoint_every", "data.root", "engine.workers", "engine.reason")
 """What may change when a run is resumed: the result is the same."""
 
 
@@ -93,8 +92,12 @@ class Eval:
 class EngineChoice:
     """[engine]"""
 
-    name: str = "loop"
-    """loop: one client after the other"""
+    name: Literal["auto", "loop", "stacked"] = "loop"
+    """loop: one client after the other; stacked: clients of one net at once; auto: chosen by a fixed rule"""
+    workers: Annotated[int, Ge(0)] = 0
+    """processes; 0: one a core where the work is worth it. The result does not depend on it"""
+    reason: str = ""
+    """why `auto` chose as it did; written by the run"""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,6 @@ class Config:
         if data and data.name != GIVEN:
             known("data.name", data.name, SOURCES, problems)
         engine = check("engine", EngineChoice, got["engine"], problems)
-        known("engine.name", engine and engine.name, ENGINES, problems)
         own: dict[str, type[Any]] = {GIVEN: Given} if data and data.name == GIVEN else {}
         partition_name, partition = named("partition", {**PARTITIONS, **own}, got["partition"], problems)
         method_name, method = named("method", METHODS, got["method"], problems)

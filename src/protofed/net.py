@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from protofed.draws import DrawFrom, no_global_draws
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from protofed.data.examples import Examples
 
@@ -69,8 +70,27 @@ class Net:
         self.shapes = {name: tuple(value.shape) for name, value in first.items()}
         if strange := [name for name in self.shapes if "/" in name]:
             raise UserError(f"net {self.name} has a layer with a / in its name, {strange[0]}. Call it otherwise.")
-        with torch.no_grad():
-            self.dim = self.embed(first, torch.zeros(1, *shape)).shape[-1]
+        self.cost = 0.0
+        with torch.no_grad(), self.counting():
+            z, _ = self(first, torch.zeros(1, *shape))
+        self.dim = z.shape[-1]
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Add up the multiplications that convolutions and dense layers do in this block: `cost`, for one example."""
+
+        def count(layer: nn.Module, _: Any, out: Tensor) -> None:
+            weight = layer.weight
+            assert isinstance(weight, Tensor)
+            self.cost += out.numel() * weight[0].numel()  # for each output as many as one row of the weight has
+
+        kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        hooks = [layer.register_forward_hook(count) for layer in self.module.modules() if isinstance(layer, kinds)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def made(self, generator: torch.Generator) -> nn.ModuleDict:
         """A new body and head, drawn from the generator."""

@@ -13,7 +13,7 @@ import torch
 
 from protofed import checkpoint
 from protofed.config import MAY_CHANGE, Config
-from protofed.engines import ENGINES
+from protofed.engines.choice import engine, resolved
 from protofed.engines.engine import Engine, Part, Score
 from protofed.errors import UserError
 from protofed.folder import Folder, uninterrupted
@@ -53,9 +53,13 @@ def run(
     config = federation.config(config) if federation else config
     members = federation.members(config) if federation else Members.of(config)
     members.admit(config.method_name, config.method)
-    config = config.counted(len(members))
+    config = resolved(config.counted(len(members)), members)
     with one_thread(), opened(out, resume, config, members) as folder:
-        return Runner(config, members, folder).go(watcher)
+        runner = Runner(config, members, folder)
+        try:
+            return runner.go(watcher)
+        finally:
+            runner.engine.close()
 
 
 @contextmanager
@@ -78,7 +82,7 @@ def admit(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
     """Refuse to continue another experiment."""
     if others := changed(Config.load(folder.path / "config.toml").table(), config.table()):
         raise UserError(
-            f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE)}, not {', '.join(others)}. "
+            f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE[:-1])}, not {', '.join(others)}. "
             "Start a new run for that."
         )
     before = folder.partition()
@@ -112,7 +116,7 @@ class Runner:
 
     def __init__(self, config: Config, members: Members, folder: Folder | None) -> None:
         self.config, self.members, self.folder, self.method = config, members, folder, config.method
-        self.engine: Engine = ENGINES[config.engine.name](members, config.method, config.train, config.run.seed)
+        self.engine: Engine = engine(resolved(config, members), members)
         self.server = self.method.start(members.server(config.run.seed, 0))
         self.rounds: list[Row] = []
         self.scores: list[Score] = []

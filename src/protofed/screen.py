@@ -64,11 +64,12 @@ class Screen:
         sizes, sample = [len(train) for train in members.train], config.run.sample
         each = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
         nets = ", ".join(dict.fromkeys(net.name for net in members.nets))
+        told = f" ({config.engine.reason})" if config.engine.reason else ""
         say(
             self.console,
             f"{config.method_name} on {members.title}: {many(len(members), 'client')}, "
             f"{sample if isinstance(sample, int) else f'{sample:.0%}'} of them a round ({config.partition_name}, "
-            f"{each} training examples each, {sum(sizes):,} in all), net {nets}, engine {config.engine.name}",
+            f"{each} training examples each, {sum(sizes):,} in all), net {nets}, engine {config.engine.name}{told}",
         )
         for note in notes:
             say(self.console, note)

@@ -18,7 +18,7 @@ def crop(x: Tensor, key: Tensor) -> Tensor:
     """Each image [n, channels, high, wide] shifted either way by up to an eighth of its side; the rim is 0."""
     n, _, high, wide = x.shape
     rim = max(high // 8, 1)
-    down, right = hashed(key, 1, 2 * n).reshape(2, n) % (2 * rim + 1)
+    down, right = (hashed(key, call, n) % (2 * rim + 1) for call in (1, 3))  # an image's does not depend on n
     padded = F.pad(x, (rim, rim, rim, rim))
     rows = (down[:, None] + torch.arange(high))[:, None, :, None]
     columns = (right[:, None] + torch.arange(wide))[:, None, None, :]

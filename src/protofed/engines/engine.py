@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from protofed.core import AnyMethod, Upload
-    from protofed.local import Training
-    from protofed.members import Members
+    from protofed.core import Upload
 
 
 Part = Literal["test", "validation"]
@@ -34,8 +32,6 @@ class Score(NamedTuple):
 class Engine(Protocol):
     """Trains and evaluates clients and holds what they keep; messages go in by client number."""
 
-    def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None: ...
-
     def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]: ...
 
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]: ...
@@ -46,4 +42,8 @@ class Engine(Protocol):
 
     def restore(self, state: dict[int, Any]) -> None:
         """Put that back."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
         ...

@@ -38,8 +38,20 @@ class Loop:
     def restore(self, state: dict[int, Any]) -> None:
         self.kept = dict(state)
 
+    def close(self) -> None:
+        pass
+
+    def chunks(self, round: int, downs: Mapping[int, Any]) -> list[list[int]]:
+        """Who is trained together: nobody."""
+        return [[number] for number in downs]
+
     def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
         """Train the clients that were sent something, and return what they send back."""
+        chunks = self.chunks(round, downs)
+        return [one for chunk in chunks for one in self.train_chunk(round, {number: downs[number] for number in chunk})]
+
+    def train_chunk(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
+        """Train clients that are trained together."""
         return [self.train_one(round, number, down) for number, down in downs.items()]
 
     def train_one(self, round: int, number: int, down: Any) -> Report:

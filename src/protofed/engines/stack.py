@@ -32,7 +32,7 @@ class Shared:
     """Trees of tensors of several clients, leaf by leaf: one and the same tensor is shared, others are stacked."""
 
     def __init__(self, trees: Sequence[Any]) -> None:
-        leaves, specs = zip(*map(tree_flatten, trees), strict=True)
+        leaves, specs = zip(*(tree_flatten(in_order(tree)) for tree in trees), strict=True)
         self.spec = specs[0]
         columns = list(zip(*leaves, strict=True))
         self.dims = [None if all(leaf is column[0] for leaf in column) else 0 for column in columns]
@@ -54,9 +54,18 @@ class Shared:
         return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]
 
 
+def in_order(tree: Any) -> Any:
+    """A tree with the names of its dicts sorted: those that come from a wire have another order."""
+    if isinstance(tree, dict):
+        return {key: in_order(tree[key]) for key in sorted(tree)}
+    if hasattr(tree, "_replace"):
+        return tree._replace(**{key: in_order(part) for key, part in tree._asdict().items()})
+    return tree
+
+
 def shapes(tree: Any) -> tuple[Any, ...]:
     """What must be equal for trees to be stacked."""
-    leaves, spec = tree_flatten(tree)
+    leaves, spec = tree_flatten(in_order(tree))
     return (str(spec), *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))
 
 

@@ -21,7 +21,7 @@ MOST = 10
 
 
 class Stacked(Loop):
-    """Clients with equal nets in stacks of up to ten; those with batch norm alone: padding would enter its statistics."""
+    """Clients with equal nets in stacks of up to ten; those with batch norm alone, as padding would enter it."""
 
     def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None:
         super().__init__(members, method, training, seed)
@@ -45,17 +45,10 @@ class Stacked(Loop):
             ]
         return made
 
-    def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
-        reports = []
-        for chunk in self.chunks(round, downs):
-            reports += self.train_chunk(round, {number: downs[number] for number in chunk})
-        return reports
-
     def train_chunk(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
         """Train one stack."""
-        (first, *rest) = downs
-        if not rest:
-            return [self.train_one(round, first, downs[first])]
+        if len(downs) == 1:
+            return super().train_chunk(round, downs)
         clients, kepts = zip(*(self.client(number, round) for number in downs), strict=True)
         starts = [self.method.receive(kept, down) for kept, down in zip(kepts, downs.values(), strict=True)]
         for client, start in zip(clients, starts, strict=True):

@@ -1,0 +1,61 @@
+"""Which engine a run gets: a rule of the net, the clients and the batch, never of timing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from protofed.engines.engine import Engine
+from protofed.engines.loop import Loop
+from protofed.engines.pool import Pool
+from protofed.engines.stacked import Stacked
+
+if TYPE_CHECKING:
+    from protofed.config import Config
+    from protofed.members import Members
+
+SMALL = 50e6
+"""Multiplications of a step below which calling torch costs as much as computing, so that stacking pays."""
+WORTHWHILE = 1e9
+"""Multiplications of a round above which worker processes pay."""
+
+
+def resolved(config: Config, members: Members) -> Config:
+    """The experiment with its engine chosen; what was chosen by hand stays."""
+    if config.engine.name != "auto":
+        return config
+    step = max(net.cost for net in members.nets) * config.train.batch
+    sample = config.run.sample
+    count = sample if isinstance(sample, int) else max(1, round(sample * len(members)))
+    normed = any(net.batch_norm for net in members.nets)
+    name: Literal["loop", "stacked"]
+    if normed:
+        name, why = "loop", "batch norm does not stack"
+    elif count < 2:
+        name, why = "loop", "one client a round"
+    elif step > SMALL:
+        name, why = "loop", f"a step has {step / 1e6:,.0f} million multiplications: torch is busy without stacking"
+    else:
+        name, why = "stacked", f"a step has {step / 1e6:,.1f} million multiplications: stacking saves calls"
+    return replace(config, engine=replace(config.engine, name=name, reason=f"auto: {why}"))
+
+
+def engine(config: Config, members: Members) -> Engine:
+    """The engine of a run."""
+    kinds: dict[str, type[Loop]] = {"loop": Loop, "stacked": Stacked}
+    inner = kinds[config.engine.name](members, config.method, config.train, config.run.seed)
+    workers = workers_for(config, members)
+    return Pool(inner, workers) if workers > 1 else inner
+
+
+def workers_for(config: Config, members: Members) -> int:
+    """How many processes; it changes the time a run takes and nothing else."""
+    if config.engine.workers:
+        return config.engine.workers
+    work = sum(net.cost * len(train) for net, train in zip(members.nets, members.train, strict=True))
+    share = config.run.sample / len(members) if isinstance(config.run.sample, int) else config.run.sample
+    if not hasattr(os, "fork") or work * share * config.train.epochs < WORTHWHILE:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, len(members))

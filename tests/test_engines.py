@@ -1,0 +1,283 @@
+"""Stacks, workers and the rule that chooses: what they share, what they survive, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import protofed
+from protofed.config import Config
+from protofed.core import Phase, Private
+from protofed.engines.choice import engine, resolved, workers_for
+from protofed.engines.loop import Loop
+from protofed.engines.pool import Pool
+from protofed.engines.stack import Shared, narrowed
+from protofed.engines.stacked import MOST, Stacked
+from protofed.errors import UserError
+from protofed.members import Members
+from protofed.methods.local import Local
+from protofed.runner import Runner
+from toys import config, everything, federation, net
+
+SMALL = {"run": {"rounds": 3}, "data": {"clients": 6}}
+
+
+def played_on(kind, experiment, members):
+    runner = Runner(experiment, members, None)
+    runner.engine = kind(members, experiment.method, experiment.train, experiment.run.seed)
+    try:
+        runner.go(None)
+        return everything(runner), runner
+    finally:
+        runner.engine.close()
+
+
+def same(kind, experiment, members, **tolerance):
+    (expected, spec), (got, runner) = (played_on(one, experiment, members) for one in (Loop, kind))
+    torch.testing.assert_close(got, expected, **(tolerance or {"rtol": 1e-4, "atol": 1e-4}))
+    for row, reference in zip(runner.rounds, spec.rounds, strict=True):
+        assert row["loss"] == pytest.approx(reference["loss"], rel=1e-3, abs=1e-4)
+
+
+# Stacks
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_stacks_are_the_loop_whatever_the_training(optimiser, drop_last):
+    training = {
+        "optimiser": optimiser, "drop_last": drop_last, "lr": 0.02, "weight_decay": 0.01, "clip": 0.5, "epochs": 3,
+        "decay": 0.7,
+    }  # fmt: skip
+    same(Stacked, config("fedproto", rounds=3, train=training), federation(nets=[net(dropout=0.4)] * 6))
+
+
+def test_stacks_are_the_loop_with_phases_that_train_parts():
+    class Twice(Local):
+        def phases(self, epochs):
+            return Phase(2, ("head",)), Phase(1, ("body",)), Phase(1)
+
+    same(Stacked, config(Twice()), federation(nets=[net(dropout=0.4)] * 6))
+
+
+def test_stacks_are_the_loop_with_augmented_images_and_own_constants():
+    sections = {
+        "data": {"clients": 4, "normalise": "client"}, "net": {"name": "convnet", "channels": [3]},
+        "train": {"augment": ["crop", "flip"]}, "run": {"rounds": 2},
+    }  # fmt: skip
+    made = Config.of(sections)
+    same(Stacked, made, Members.of(made))
+
+
+def test_nets_with_batch_norm_are_trained_alone_and_exactly():
+    members = federation(nets=[net(norm=True)] * 6)
+    same(Stacked, config("fedproto"), members, rtol=0, atol=0)
+
+
+def test_observed_is_of_the_last_epoch_for_everyone():
+    same(Stacked, config("fedproto", train={"epochs": 3, "batch": 2}), federation(nets=[net(dropout=0.3)] * 6))
+
+
+def test_stacks_have_up_to_ten_clients_large_and_small_mixed():
+    labels = [[0, 1, 2] * (1 + number) for number in range(25)]
+    members = federation(labels)
+    stacked = Stacked(members, Local(), config("local").train, 0)
+    chunks = stacked.chunks(0, dict.fromkeys(range(25), ()))
+    assert sorted(number for chunk in chunks for number in chunk) == list(range(25))
+    assert [len(chunk) for chunk in chunks] == [9, 8, 8]
+    assert max(map(len, chunks)) <= MOST
+    work = [sum(len(members.train[number]) for number in chunk) for chunk in chunks]
+    assert max(work) < 1.25 * min(work)
+
+
+def test_clients_with_different_nets_or_messages_are_not_stacked():
+    small, large = net(), net(hidden=8)
+    members = federation(nets=[small, large, small, large, small, small])
+    stacked = Stacked(members, Local(), config("local").train, 0)
+    chunks = stacked.chunks(0, dict.fromkeys(range(6), ()))
+    assert sorted(map(sorted, chunks)) == [[0, 2, 4, 5], [1, 3]]
+
+
+def test_one_and_the_same_tensor_is_shared():
+    one = torch.ones(3)
+    trees = [Private({"a": one, "b": torch.zeros(2)}), Private({"b": torch.ones(2), "a": one})]
+    shared = Shared(trees)
+    assert shared.dims == [None, 0]
+    assert shared.leaves[1].tolist() == [[0, 0], [1, 1]]
+
+
+def test_the_finished_leave_now_and_then():
+    assert [narrowed(width) for width in (1, 2, 3, 4, 10, 20)] == [0, 1, 2, 3, 7, 15]
+
+
+# Workers
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_number_of_workers_changes_no_bit(workers, tmp_path):
+    table = {**SMALL, "engine": {"name": "stacked", "workers": workers}}
+    result = protofed.run(table, tmp_path / "run")
+    reference = protofed.run({**SMALL, "engine": {"name": "stacked", "workers": 1}})
+    rows, expected = ([{**row, "seconds": 0} for row in one.rounds] for one in (result, reference))
+    assert rows == expected
+    assert protofed.Result.load(tmp_path / "run").reach == reference.reach
+
+
+class Fragile(Local):
+    """Its worker dies, once, in the middle of round 2."""
+
+    marker: Path
+
+    def upload(self, trained):
+        if trained.round == 1 and trained.client == 3 and not self.marker.exists():
+            self.marker.write_text("dying")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ()
+
+
+@pytest.mark.parametrize("inner", [Loop, Stacked])
+def test_a_worker_that_dies_is_replaced_and_its_clients_done_again(inner, tmp_path, monkeypatch):
+    monkeypatch.setattr(Fragile, "marker", tmp_path / "died", raising=False)
+    expected, _ = played_on(inner, config(Local()), federation())
+    got, _ = played_on(lambda *about: Pool(inner(*about), 2), config(Fragile()), federation())
+    assert (tmp_path / "died").exists()
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_a_worker_that_always_dies_is_given_up():
+    class Hopeless(Local):
+        def upload(self, trained):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UserError, match="A worker process died 3 times while it had clients"):
+        played_on(lambda *about: Pool(Loop(*about), 2), config(Hopeless()), federation())
+
+
+def test_problems_of_a_worker_are_told_here():
+    class Wrong(Local):
+        def upload(self, trained):
+            raise UserError("mend this")
+
+    class Broken(Local):
+        def upload(self, trained):
+            raise ZeroDivisionError
+
+    with pytest.raises(UserError, match=r"^mend this$"):
+        played_on(lambda *about: Pool(Loop(*about), 2), config(Wrong()), federation())
+    with pytest.raises(RuntimeError, match=r"in a worker process:\n(.|\n)*ZeroDivisionError"):
+        played_on(lambda *about: Pool(Loop(*about), 2), config(Broken()), federation())
+
+
+def alive(pids: list[int]) -> list[int]:
+    def there(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    return [pid for pid in pids if there(pid)]
+
+
+SCRIPT = """
+import sys, protofed, torch
+from protofed import runner
+class Tell:
+    def started(self, *_): ...
+    def round(self, row):
+        import multiprocessing
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+        if sys.argv[1] == "exception": raise RuntimeError("stop")
+protofed.run({"run": {"rounds": 10_000}, "data": {"clients": 4}, "engine": {"workers": 2}}, watcher=Tell())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("how", ["kill", "ctrl-c", "exception"])
+def test_no_worker_outlives_its_parent(how):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would be deaf to it
+    try:
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 2
+        if how != "exception":
+            process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGINT)
+        process.wait(timeout=30)
+        process.stdout.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for _ in range(100):
+        if not alive(pids):
+            break
+        time.sleep(0.05)
+    assert alive(pids) == []
+
+
+# The rule
+
+
+@pytest.mark.parametrize(
+    ("shape", "sections", "name"),
+    [
+        ((1, 28, 28), {"net": {"name": "cnn"}, "train": {"batch": 8}}, "stacked"),
+        ((64,), {"net": {"name": "mlp"}, "train": {"batch": 32}}, "stacked"),
+        ((3, 32, 32), {"net": {"name": "cnn_fednh"}, "train": {"batch": 64}}, "loop"),
+        ((3, 32, 32), {"net": {"name": "resnet18", "norm": "group"}, "train": {"batch": 32}}, "loop"),
+        ((3, 32, 32), {"net": {"name": "convnet", "norm": "batch", "channels": [2]}, "train": {"batch": 2}}, "loop"),
+        ((64,), {"run": {"sample": 1}}, "loop"),
+    ],
+)
+def test_auto_chooses_by_the_net_the_clients_and_the_batch(shape, sections, name):
+    import numpy as np
+
+    data = [(np.zeros((4, *shape), np.float32), np.arange(4))] * 3
+    wish = Config.of({**sections, "engine": {"name": "auto"}})
+    members = protofed.Federation(data, test=[None] * 3).members(wish)
+    chosen = resolved(wish, members)
+    assert chosen.engine.name == name
+    assert chosen.engine.reason.startswith("auto: ")
+    assert resolved(chosen, members) == chosen
+
+
+def test_the_choice_is_written_down(tmp_path):
+    protofed.run({**SMALL, "engine": {"name": "auto"}}, tmp_path / "run")
+    stored = Config.load(tmp_path / "run" / "config.toml").engine
+    assert stored.name == "stacked"
+    assert "stacking saves calls" in stored.reason
+    protofed.run(
+        {**SMALL, "run": {"rounds": 4}, "engine": {"name": "auto", "workers": 2}}, tmp_path / "run", resume=True
+    )
+
+
+def test_workers_are_hired_where_there_is_enough_to_do():
+    small = Config.of(SMALL)
+    members = Members.of(small)
+    assert workers_for(small, members) == 1
+    costly = replace(members, nets=(replace_cost(members.nets[0], 1e9),) * len(members))
+    assert workers_for(small, costly) == min(len(os.sched_getaffinity(0)), len(members))
+    assert workers_for(replace(small, engine=replace(small.engine, workers=3)), members) == 3
+    made = engine(replace(small, engine=replace(small.engine, workers=2)), members)
+    assert isinstance(made, Pool)
+    made.close()
+
+
+def replace_cost(one, cost):
+    from copy import copy
+
+    made = copy(one)
+    made.cost = cost
+    return made
+
+
+def test_the_cost_of_a_net_by_hand():
+    from protofed.nets import NETS, make
+
+    cnn = make("cnn", NETS["cnn"](), (1, 28, 28), 10)
+    assert cnn.cost == 24 * 24 * 10 * 25 + 8 * 8 * 20 * 250 + 320 * 50 + 50 * 10
