@@ -24,25 +24,14 @@ from protofed.engines.stacked import MOST, Stacked
 from protofed.errors import UserError
 from protofed.members import Members
 from protofed.methods.local import Local
-from protofed.runner import Runner
-from toys import config, everything, federation, net
+from toys import config, everything, federation, net, played_on
 
 SMALL = {"run": {"rounds": 3}, "data": {"clients": 6}}
 
 
-def played_on(kind, experiment, members):
-    runner = Runner(experiment, members, None)
-    runner.engine = kind(members, experiment.method, experiment.train, experiment.run.seed)
-    try:
-        runner.go(None)
-        return everything(runner), runner
-    finally:
-        runner.engine.close()
-
-
 def same(kind, experiment, members, **tolerance):
-    (expected, spec), (got, runner) = (played_on(one, experiment, members) for one in (Loop, kind))
-    torch.testing.assert_close(got, expected, **(tolerance or {"rtol": 1e-4, "atol": 1e-4}))
+    spec, runner = (played_on(one, experiment, members) for one in (Loop, kind))
+    torch.testing.assert_close(everything(runner), everything(spec), **(tolerance or {"rtol": 1e-4, "atol": 1e-4}))
     for row, reference in zip(runner.rounds, spec.rounds, strict=True):
         assert row["loss"] == pytest.approx(reference["loss"], rel=1e-3, abs=1e-4)
 
@@ -146,10 +135,10 @@ class Fragile(Local):
 @pytest.mark.parametrize("inner", [Loop, Stacked])
 def test_a_worker_that_dies_is_replaced_and_its_clients_done_again(inner, tmp_path, monkeypatch):
     monkeypatch.setattr(Fragile, "marker", tmp_path / "died", raising=False)
-    expected, _ = played_on(inner, config(Local()), federation())
-    got, _ = played_on(lambda *about: Pool(inner(*about), 2), config(Fragile()), federation())
+    expected = played_on(inner, config(Local()), federation())
+    got = played_on(lambda *about: Pool(inner(*about), 2), config(Fragile()), federation())
     assert (tmp_path / "died").exists()
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    torch.testing.assert_close(everything(got), everything(expected), rtol=0, atol=0)
 
 
 def test_a_worker_that_always_dies_is_given_up():

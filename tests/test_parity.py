@@ -21,7 +21,7 @@ from protofed.engines.stacked import Stacked
 from protofed.messages import flatten, unflatten
 from protofed.methods import METHODS
 from protofed.runner import Runner
-from toys import config, everything, federation, net, played
+from toys import config, everything, federation, net, played, played_on
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 ENGINES: dict[str, Any] = {
@@ -72,14 +72,8 @@ def final(method: str, engine: Any = Loop, wire: bool = False) -> tuple[dict[str
     experiment = config(method, rounds=4, run={"sample": 0.7}, train={"epochs": 2, "clip": 1.0})
     if wire:
         experiment = replace(experiment, method=wired(experiment.method))
-    who = members(method)
-    runner = Runner(experiment, who, None)
-    runner.engine = engine(who, experiment.method, experiment.train, experiment.run.seed)
-    try:
-        runner.go(None)
-        return everything(runner), runner
-    finally:
-        runner.engine.close()
+    runner = played_on(engine, experiment, members(method))
+    return everything(runner), runner
 
 
 def agree(method: str, engine: type, wire: bool, **tolerance: float) -> None:

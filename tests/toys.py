@@ -71,6 +71,17 @@ def played(experiment: Config, members: Members) -> Runner:
     return runner
 
 
+def played_on(kind: Any, experiment: Config, members: Members) -> Runner:
+    """A run that has been run on an engine."""
+    runner = Runner(experiment, members, None)
+    runner.engine = kind(members, experiment.method, experiment.train, experiment.run.seed)
+    try:
+        runner.go(None)
+        return runner
+    finally:
+        runner.engine.close()
+
+
 def figures(runner: Runner) -> dict[str, Any]:
     """What result.json would have."""
     return summary(runner.config, runner.members, runner.rounds, runner.scores)
