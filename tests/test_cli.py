@@ -71,6 +71,8 @@ def test_compare_puts_runs_side_by_side(protofed):
     listed = json.loads(protofed("compare", "fedproto", "fedavg", "--json")[1])
     assert [entry["method"] for entry in listed] == ["fedproto", "fedavg"]
     assert listed[1]["accuracy"]["prototype"] is None
+    protofed("run", *FAST, "--quiet", "--set", "net.hidden=[9]", "--out", "small")
+    assert "Careful" not in protofed("compare", "fedproto", "small")[1]  # other nets, the same data
     protofed("run", *FAST, "--quiet", "--set", "run.seed=1", "--out", "other")
     assert "Careful: these runs have different partitions of the data." in protofed("compare", "fedproto", "other")[1]
 

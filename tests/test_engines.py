@@ -16,7 +16,7 @@ import torch
 import protofed
 from protofed.config import Config
 from protofed.core import Phase, Private
-from protofed.engines.choice import engine, resolved, workers_for
+from protofed.engines.choice import engine, has_compiler, resolved, workers_for
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stack import Shared, narrowed
@@ -270,3 +270,26 @@ def test_the_cost_of_a_net_by_hand():
 
     cnn = make("cnn", NETS["cnn"](), (1, 28, 28), 10)
     assert cnn.cost == 24 * 24 * 10 * 25 + 8 * 8 * 20 * 250 + 320 * 50 + 50 * 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler(), reason="there is no C++ compiler here")
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_stacks_are_the_loop():
+    labels = [[0, 1, 2] * 4, [0, 1] * 6, [2] * 12]
+    members = federation(labels, [net(dropout=0.3)] * 3)
+    same(lambda *about: Stacked(*about, compiled=True), config("fedproto", rounds=2), members)
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    told = []
+
+    class Listening:
+        def started(self, config, members, done, notes):
+            told.extend(notes)
+
+        def round(self, row): ...
+
+    monkeypatch.setattr("protofed.engines.choice.has_compiler", lambda: False)
+    protofed.run({**SMALL, "engine": {"name": "stacked", "compile": True}}, watcher=Listening())
+    assert told == ["engine.compile: there is no C++ compiler here, so steps run as they are"]

@@ -255,6 +255,14 @@ def test_a_newcomers_inputs_are_normalised_as_the_runs(run, digits):
     assert found.model.data.take(torch.arange(len(y)))[0].std() < 2  # not 0 to 16
 
 
+def test_a_newcomer_scales_its_data_itself_where_everybody_does(digits):
+    by_client = protofed.run({**TABLE, "run": {"rounds": 1}, "data": {"clients": 3, "normalise": "client"}})
+    found = join(by_client, *newcomer(digits, 0), epochs=1)
+    inputs = [train.input for train in by_client.state.members.train]
+    assert found.model.data.input not in inputs
+    assert found.model.data.take(torch.arange(18))[0].mean().abs() < 1e-5
+
+
 def test_a_newcomer_has_the_net_of_a_client_with_inputs_like_its_own():
     draw = np.random.RandomState(0)
     tables = [(draw.normal(size=(20, wide)), np.arange(20) % 2) for wide in (9, 4)]

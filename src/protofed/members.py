@@ -112,7 +112,7 @@ class Members:
         return Client(self.nets[number], seed, round, number, len(self), self.train[number])
 
     def describe(self) -> dict[str, Any]:
-        """Who holds what, for partition.json; a hash of it, of data and nets, and one of weights that were given."""
+        """Who holds what, for partition.json, with hashes: of it and the data, of the nets, of weights given."""
         nets = list(dict.fromkeys(self.nets))
         holdings = [
             {key: value if isinstance(value, bool) else value.tolist() for key, value in part._asdict().items()}
@@ -120,7 +120,7 @@ class Members:
         ]
         built = [[nets.index(net), net.source] for net in self.nets]
         inputs = [train.input for train in self.train]
-        digest = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs, built]).encode())
+        digest = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs]).encode())
         arrays = [array for part in (*self.train, *self.test, *self.balanced) for array in (part.x, part.y)]
         begun = hashlib.sha256()
         weights = [value for net in nets if net.given for value in net.init(torch.Generator()).values()]
@@ -137,6 +137,7 @@ class Members:
             "dataset": self.dataset,
             "remark": self.remark,
             "sha256": digest.hexdigest(),
+            "nets": hashlib.sha256(json.dumps(built).encode()).hexdigest(),
             "start": begun.hexdigest(),
             "labels": list(self.labels),
             "clients": clients,

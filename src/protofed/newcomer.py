@@ -87,7 +87,7 @@ def join(
     method, number = config.method, len(members)
     own = Federation([data], None if test is None else [test], members.labels, name="newcomer")
     model_client = alike(members.train, own.train[0])
-    examples, exam = (like(members.train[model_client or 0], part) for part in (own.train[0], own.test[0]))
+    examples, exam = scaled(members.train, model_client or 0, own.train[0], own.test[0])
     if not len(exam):
         raise UserError("The newcomer has nothing to be tested on: give a test set, or five examples of a class.")
     made = chosen(net, members.nets[model_client or 0], examples.shape, len(members.labels))
@@ -139,6 +139,15 @@ def alike(others: tuple[Examples, ...], own: Examples) -> int | None:
         return tuple(side for side in examples.shape if side != 1)
 
     return next((client for client, other in enumerate(others) if sides(other) == sides(own)), None)
+
+
+def scaled(others: tuple[Examples, ...], client: int, train: Examples, test: Examples) -> tuple[Examples, Examples]:
+    """The newcomer's examples normalised as the client's, or by its own statistics where every client has its own."""
+    train, test = like(others[client], train), like(others[client], test)
+    if any(other.shape == train.shape and other.input != others[client].input for other in others):
+        train = train.by_own_statistics()
+        test = test.normalised_like(train)
+    return train, test
 
 
 def like(other: Examples, own: Examples) -> Examples:

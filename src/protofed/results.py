@@ -87,7 +87,7 @@ class Result:
         partition = read_json(files.path / "partition.json", "sha256", "dataset", "labels", "clients")
         if federation:
             config, members = federation.config(config), federation.members(config)
-            if members.describe()["sha256"] != partition["sha256"]:
+            if any(members.describe()[key] != partition.get(key) for key in ("sha256", "nets")):
                 raise UserError(f"{files.path} was made with other data or nets: its partition.json does not fit.")
         elif config.method.tune(config.train.epochs):
             members = Members.of(config)

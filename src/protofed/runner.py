@@ -13,7 +13,7 @@ import torch
 
 from protofed import checkpoint
 from protofed.config import MAY_CHANGE, Config
-from protofed.engines.choice import engine, resolved
+from protofed.engines.choice import compilable, engine, resolved
 from protofed.engines.engine import Engine, Part, Score
 from protofed.errors import UserError
 from protofed.folder import Folder, uninterrupted
@@ -88,7 +88,7 @@ def admit(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
     before = folder.partition()
     if before is None:
         folder.write_partition(partition)
-    elif before["sha256"] != partition["sha256"]:
+    elif any(before.get(key) != partition[key] for key in ("sha256", "nets")):
         raise UserError(
             f"{folder.path} was made with other data or nets: its partition.json does not fit. Start a new run."
         )
@@ -121,6 +121,8 @@ class Runner:
         self.rounds: list[Row] = []
         self.scores: list[Score] = []
         self.notes = list(members.notes)
+        if config.engine.compile and not compilable(config):
+            self.notes.append("engine.compile: there is no C++ compiler here, so steps run as they are")
         if folder:
             with uninterrupted():
                 self.restore(folder)

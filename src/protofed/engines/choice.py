@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -43,10 +44,20 @@ def resolved(config: Config, members: Members) -> Config:
 
 def engine(config: Config, members: Members) -> Engine:
     """The engine of a run."""
-    kinds: dict[str, type[Loop]] = {"loop": Loop, "stacked": Stacked}
-    inner = kinds[config.engine.name](members, config.method, config.train, config.run.seed)
+    about = (members, config.method, config.train, config.run.seed)
+    inner = Stacked(*about, compilable(config)) if config.engine.name == "stacked" else Loop(*about)
     workers = workers_for(config, members)
     return Pool(inner, workers) if workers > 1 else inner
+
+
+def compilable(config: Config) -> bool:
+    """Is a step to be compiled, and can it be here?"""
+    return config.engine.compile and has_compiler()
+
+
+def has_compiler() -> bool:
+    """Is there a C++ compiler, which torch.compile needs?"""
+    return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++", "c++"))
 
 
 def workers_for(config: Config, members: Members) -> int:

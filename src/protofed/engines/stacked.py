@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from protofed.engines.engine import Report
 from protofed.engines.loop import Loop
 from protofed.engines.stack import Step, shapes, train_together
@@ -23,9 +25,12 @@ MOST = 10
 class Stacked(Loop):
     """Clients with equal nets in stacks of up to ten; those with batch norm alone, as padding would enter it."""
 
-    def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None:
+    def __init__(
+        self, members: Members, method: AnyMethod, training: Training, seed: int, compiled: bool = False
+    ) -> None:
         super().__init__(members, method, training, seed)
         self.steps: dict[Any, Step] = {}
+        self.compiled = compiled
 
     def chunks(self, round: int, downs: Mapping[int, Any]) -> list[list[int]]:
         """Who is trained together: by net and by the shapes of what they receive and keep, then dealt out evenly."""
@@ -65,5 +70,5 @@ class Stacked(Loop):
     def prepared(self, key: Any, build: Callable[[], Step]) -> Step:
         """The step for stacks of a kind."""
         if key not in self.steps:
-            self.steps[key] = build()
+            self.steps[key] = torch.compile(build(), dynamic=False) if self.compiled else build()
         return self.steps[key]
