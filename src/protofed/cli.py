@@ -68,10 +68,13 @@ def list_(
         return
     for name, entries in lists.items():
         print(f"{name}:")
+        wide = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:<12} {entry['about']}")
+            print(f"  {entry['name']:<{wide}}  {entry['about']}")
             if entry["options"]:
-                print(f"  {'':<12}   {', '.join(f'{key}={written(value)}' for key, value in entry['options'].items())}")
+                print(
+                    f"  {'':<{wide}}    {', '.join(f'{key}={written(value)}' for key, value in entry['options'].items())}"
+                )
 
 
 @app.command()

@@ -60,7 +60,7 @@ def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
         "own model on the balanced test set, or on all clients' where there is none. Sent up: numbers a round, from "
         "all clients. MB: both ways, the whole run."
     ]
-    named = dict.fromkeys(titled(result["dataset"], result["remark"]) for result in results)
+    named = dict.fromkeys(titled(result["dataset"], result.get("remark", "")) for result in results)
     notes.append(f"Data: {', '.join(named)}.")
     for key, what in (
         ("dataset", "datasets"),

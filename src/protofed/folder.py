@@ -190,7 +190,7 @@ class Folder:
                 else "is not a run folder"
             )
             raise UserError(f"{self.path} {what} (it has no result.json).")
-        return read_json(path, "method", "dataset", "remark", "seed", "rounds", "accuracy", "global", "cost", "seconds")
+        return read_json(path, "method", "dataset", "seed", "rounds", "accuracy", "global", "cost", "seconds")
 
     def clients(self) -> list[dict[str, Any]]:
         """The rows of clients.csv."""
