@@ -71,10 +71,9 @@ def list_(
         wide = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
             print(f"  {entry['name']:<{wide}}  {entry['about']}")
-            if entry["options"]:
-                print(
-                    f"  {'':<{wide}}    {', '.join(f'{key}={written(value)}' for key, value in entry['options'].items())}"
-                )
+            options = ", ".join(f"{key}={written(value)}" for key, value in entry["options"].items())
+            if options:
+                print(f"  {'':<{wide}}    {options}")
 
 
 @app.command()
