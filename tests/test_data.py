@@ -208,6 +208,11 @@ def test_augmentation_depends_on_the_key_alone_and_is_fair():
     assert changer((), 1) is None
 
 
+def test_only_images_are_augmented():
+    with pytest.raises(UserError, match=r"train.augment: got \['crop'\], but inputs of shape \(60,\) are no images"):
+        protofed.run({"data": {"name": "synthetic"}, "partition": {"name": "natural"}, "train": {"augment": ["crop"]}})
+
+
 def test_training_is_augmented_and_testing_is_not():
     table = {"run": {"rounds": 1}, "data": {"clients": 2}, "net": {"name": "convnet", "channels": [4]}}
     plain, changed = (protofed.run({**table, "train": {"augment": words}}) for words in ([], ["crop", "flip"]))
@@ -284,6 +289,20 @@ def test_npz_with_names_clients_and_a_test_set(tmp_path):
     assert (len(data.train), len(data.test), data.train.scale) == (10, 10, 255.0)
 
 
+def test_npz_with_clients_and_a_test_set(tmp_path):
+    x, y, who = np.zeros((6, 2)), np.arange(6) % 2, np.array(["b", "a"] * 3)
+    np.savez(tmp_path / "mine.npz", x=x, y=y, client=who, x_test=x[:2], y_test=y[:2], client_test=who[:2])
+    data = SOURCES["npz"](str(tmp_path / "mine.npz"))
+    assert data.groups == ("a", "b")
+    assert (data.train_group.tolist(), data.test_group.tolist()) == ([1, 0] * 3, [1, 0])
+
+
+def test_what_is_missing_in_a_test_example_only_is_filled_too():
+    train = Examples.of(np.array([[1.0], [3.0]], np.float32), np.zeros(2)).by_own_statistics()
+    test = Examples.of(np.array([[np.nan]], np.float32), np.zeros(1)).normalised_like(train)
+    assert test.take(torch.arange(1))[0].tolist() == [[0]]
+
+
 def test_a_folder_of_npy_files_is_mapped_not_read(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.zeros((20, 3), np.float32))
     np.save(tmp_path / "y.npy", np.arange(20) % 2)
@@ -299,6 +318,12 @@ def test_a_folder_of_npy_files_is_mapped_not_read(tmp_path, monkeypatch):
     ("arrays", "message"),
     [
         ({"x": np.zeros((3, 2))}, "has no y; it has x."),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "x_test": np.zeros((3, 2))}, "has no y_test"),
+        (
+            {"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(2)},
+            "`client` has 2 entries for 3 examples",
+        ),
+        ({"x": np.zeros(3), "y": np.zeros(3, int)}, r"x is \[3\] of type float64; must be numbers"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(2, int)}, r"has inputs \[3, 2\] and labels \[2\]"),
         (
             {"x": np.zeros((3, 2)), "y": np.array(["a", "b", "c"]), "classes": np.array(["a", "b"])},
@@ -364,6 +389,18 @@ def test_a_frozen_encoder_turns_the_data_into_features_once(command, tmp_path, m
     assert kept.stat().st_mtime_ns == before
     rows = [(tmp_path / name / "rounds.jsonl").read_text().splitlines()[-1] for name in "bc"]
     assert json.loads(rows[0])["loss"] == json.loads(rows[1])["loss"]
+    np.savez(tmp_path / "wide.npz", x=np.zeros((30, 1, 9, 9)), y=np.arange(30) % 3)
+    wide = (
+        "--set",
+        "data.name=npz",
+        "--set",
+        "data.root=wide.npz",
+        "--set",
+        "partition.name=iid",
+        "--set",
+        "data.clients=2",
+    )
+    assert "body.fc1.weight would be random" in command("run", *wide, "--set", "data.encoder=e.safetensors")[2]
     save_file({"w": torch.ones(1)}, tmp_path / "odd.safetensors")
     assert "does not say which net its weights are of" in command("run", "--set", "data.encoder=odd.safetensors")[2]
 

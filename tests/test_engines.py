@@ -9,13 +9,16 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 import protofed
+from protofed import checkpoint
 from protofed.config import Config
-from protofed.core import Phase, Private
+from protofed.core import Method, Params, Phase, Private, average
 from protofed.engines.choice import engine, has_compiler, resolved, workers_for
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
@@ -66,6 +69,47 @@ def test_stacks_are_the_loop_with_augmented_images_and_own_constants():
     same(Stacked, made, Members.of(made))
 
 
+def test_stacks_are_the_loop_on_data_that_lie_in_one_array():
+    made = Config.of({"run": {"rounds": 3}, "data": {"clients": 5}, "train": {"batch": 5}, "net": {"dropout": 0.3}})
+    same(Stacked, made, Members.of(made))
+
+
+def test_a_value_that_is_no_number_stays_with_its_client(tmp_path):
+    """What fills a short batch up is a client's own: 0 times NaN would be NaN."""
+    x, y = np.random.RandomState(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+    x[0, 0] = np.nan
+    np.savez(tmp_path / "x.npz", x=x, y=y)
+    table = {
+        "run": {"rounds": 1}, "data": {"name": "npz", "root": str(tmp_path / "x.npz"), "clients": 4},
+        "partition": {"name": "iid"}, "method": {"name": "fedavg"}, "train": {"batch": 7},
+    }  # fmt: skip
+    rejected = [
+        protofed.run({**table, "engine": {"name": name}}).rounds[0]["rejected"].keys() for name in ("loop", "stacked")
+    ]
+    assert rejected[0] == rejected[1]
+    assert len(rejected[0]) <= 1
+
+
+class Normed(torch.nn.Module):
+    """Not called batch norm, but it is."""
+
+    def forward(self, x):
+        return (x - x.mean(0)) / (x.std(0, correction=0) + 1) if self.training else x
+
+
+@pytest.mark.parametrize("layer", [Normed, lambda: torch.nn.InstanceNorm1d(2, track_running_stats=True)])
+def test_nets_whose_examples_depend_on_each_other_are_not_stacked(layer):
+    with torch.random.fork_rng(devices=[]):
+        first = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Unflatten(1, (2, 2)), layer(), torch.nn.Flatten())
+        body = torch.nn.Sequential(torch.nn.Linear(4, 4), Normed()) if layer is Normed else first
+        module = torch.nn.Sequential(*body, torch.nn.Linear(4, 3))
+        own = protofed.Federation([(np.random.RandomState(n).normal(size=(9 + n, 4)), np.arange(9 + n) % 3) for n in range(3)], nets=[module])  # fmt: skip
+    members = own.members(Config.of({}))
+    assert members.nets[0].alone
+    made = own.config(config("fedproto"))
+    same(Stacked, made, members, rtol=0, atol=0)
+
+
 def test_nets_with_batch_norm_are_trained_alone_and_exactly():
     members = federation(nets=[net(norm=True)] * 6)
     same(Stacked, config("fedproto"), members, rtol=0, atol=0)
@@ -95,12 +139,12 @@ def test_clients_with_different_nets_or_messages_are_not_stacked():
     assert sorted(map(sorted, chunks)) == [[0, 2, 4, 5], [1, 3]]
 
 
-def test_one_and_the_same_tensor_is_shared():
-    one = torch.ones(3)
-    trees = [Private({"a": one, "b": torch.zeros(2)}), Private({"b": torch.ones(2), "a": one})]
-    shared = Shared(trees)
-    assert shared.dims == [None, 0]
-    assert shared.leaves[1].tolist() == [[0, 0], [1, 1]]
+def test_one_and_the_same_message_is_shared():
+    one = Private({"a": torch.ones(3), "b": torch.zeros(2)})
+    assert Shared([one, one]).dims == [None, None]
+    other = Private({"b": torch.ones(2), "a": one.params["a"]})
+    assert Shared([one, other]).dims == [0, 0]  # whatever the single tensors are: a wire would not keep that
+    assert Shared([one, other]).leaves[1].tolist() == [[0, 0], [1, 1]]
 
 
 def test_the_finished_leave_now_and_then():
@@ -110,7 +154,59 @@ def test_the_finished_leave_now_and_then():
 # Workers
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+class Message(NamedTuple):
+    params: Params
+    mark: torch.Tensor
+
+
+class Marked(Method[Message, Message, Message, Private]):
+    """Passes one tensor on in several places: down, kept and up share memory."""
+
+    needs = "equal nets"
+
+    def start(self, site):
+        return Message(site.net.init(site.generator("init")), torch.zeros(1))
+
+    def broadcast(self, server, client):
+        return Message(server.params, torch.full((1,), float(client)))
+
+    def join(self, client):
+        return Private(client.params)
+
+    def receive(self, kept, down):
+        return down.params
+
+    def keep(self, trained):
+        return Private(trained.down.params if trained.client % 2 else trained.params)
+
+    def upload(self, trained):
+        return Message(trained.params, trained.params["head.bias"])
+
+    def aggregate(self, site, server, uploads):
+        params = average([upload.message.params for upload in uploads], [1] * len(uploads))
+        return Message(params, params["head.bias"])
+
+
+@pytest.mark.parametrize("inner", [Loop, Stacked])
+def test_tensors_that_are_in_several_places_travel_and_are_stored(inner, tmp_path):
+    one = played_on(inner, config(Marked()), federation())
+    two = played_on(lambda *about: Pool(inner(*about), 2), config(Marked()), federation())
+    torch.testing.assert_close(everything(two), everything(one), rtol=0, atol=0)
+    checkpoint.store(tmp_path, 1, one.server, one.engine.state(), "x")
+    stored = checkpoint.latest(tmp_path, Marked(), "x")
+    assert torch.equal(stored.server.mark, one.server.mark)
+
+
+def test_a_pool_is_closed_by_an_error_and_says_what_it_was():
+    class Talking(Local):
+        def upload(self, trained):
+            return "text"
+
+    with pytest.raises(RuntimeError, match="a message is made of tensors"):
+        played_on(lambda *about: Pool(Loop(*about), 2), config(Talking()), federation())
+
+
+@pytest.mark.parametrize("workers", [2, 3])
 def test_the_number_of_workers_changes_no_bit(workers, tmp_path):
     table = {**SMALL, "engine": {"name": "stacked", "workers": workers}}
     result = protofed.run(table, tmp_path / "run")
@@ -224,8 +320,6 @@ def test_no_worker_outlives_its_parent(how):
     ],
 )
 def test_auto_chooses_by_the_net_the_clients_and_the_batch(shape, sections, name):
-    import numpy as np
-
     data = [(np.zeros((4, *shape), np.float32), np.arange(4))] * 3
     wish = Config.of({**sections, "engine": {"name": "auto"}})
     members = protofed.Federation(data, test=[None] * 3).members(wish)

@@ -434,3 +434,11 @@ def test_numbers_of_numpy_are_numbers():
         {"run": {"rounds": np.int64(3)}, "train": {"lr": np.float64(0.5)}, "net": {"hidden": [np.int32(4)]}}
     )
     assert (made.run.rounds, made.train.lr, made.nets[0].design.hidden) == (3, 0.5, (4,))
+
+
+@pytest.mark.parametrize(
+    "section", [{"data": {"normalise": "client"}}, {"eval": {"test": "own"}}, {"eval": {"validation": 0.1}}]
+)
+def test_options_of_named_data_are_refused_for_own_arrays(section):
+    with pytest.raises(UserError, match=r"that is for named data. A federation's arrays are used as given"):
+        protofed.Federation([table(12)]).run(section)

@@ -103,6 +103,14 @@ def test_convnets_for_images_and_signals(norm):
     [
         ("convnet", (7,), {}, "this net wants images"),
         ("convnet", (3, 4, 4), {"channels": (2, 2, 2)}, "are too small for 3 convolutions"),
+        ("convnet", (3, 8, 8), {"channels": ()}, r"net.channels: got \[\]; must be at least one"),
+        (
+            "convnet",
+            (3, 8, 8),
+            {"channels": (3,), "norm": "group"},
+            r"net.channels: got \[3\]; must be even numbers for",
+        ),
+        ("resnet18", (3, 32, 32), {"norm": "group", "width": 3}, "net.width: got 3; must be even"),
         ("resnet18", (1, 8, 8), {}, "net resnet18 wants images of at least 16x16"),
         ("resnet18", (3, 32, 32), {"strides": (1,)}, "net.strides: got"),
     ],

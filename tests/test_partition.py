@@ -242,7 +242,7 @@ def test_a_partition_is_loaded_back_from_its_file(tmp_path):
     table = {"run": {"rounds": 1}, "data": {"clients": 4}, "eval": {"test": "own", "validation": 0.2}}
     first = run({**table, "partition": {"name": "dirichlet"}}, tmp_path / "a").state.members
     path = str(tmp_path / "a" / "partition.json")
-    again = {"run": {"rounds": 1, "seed": 5}, "partition": {"name": "file", "path": path}}
+    again = {"run": {"rounds": 1, "seed": 5}, "partition": {"name": "file", "path": path}, "eval": table["eval"]}
     second = run(again, tmp_path / "b").state.members
     for a, b in zip(first.parts, second.parts, strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -8,11 +8,11 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from protofed.errors import UserError
 from protofed.folder import write
-from protofed.messages import flatten, grouped, unflatten
+from protofed.messages import grouped, to_bytes, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ class Stored(NamedTuple):
 
 def store(where: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
     """Write the state after so many rounds; of the older ones the newest stays, in case this one is damaged."""
-    content = save(flatten({"server": server, "kept": {str(client): state for client, state in kept.items()}}))
+    content = to_bytes({"server": server, "kept": {str(client): state for client, state in kept.items()}})
     name = f"{rounds:06d}"
     write(where / f"{name}.safetensors", content)
     about = {

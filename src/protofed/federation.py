@@ -97,6 +97,13 @@ class Federation:
 
     def config(self, config: Config) -> Config:
         """An experiment with this federation in the place of its [data], [partition] and, if there are nets, [net]."""
+        for key, value, usual in (
+            ("data.normalise", config.data.normalise, "dataset"),
+            ("eval.test", config.eval.test, "dataset"),
+            ("eval.validation", config.eval.validation, 0.0),
+        ):
+            if value != usual:
+                raise UserError(f"{key}: got {value}; that is for named data. A federation's arrays are used as given.")
         given: Any = Given()
         nets = config.nets if self.nets is None else (NetChoice(GIVEN, given),)
         data = Data(GIVEN, clients=len(self))

@@ -196,10 +196,10 @@ def titled(dataset: str, remark: str) -> str:
 
 def set_aside(part: Part, labels: np.ndarray, how: Eval, seed: int, client: int) -> Part:
     """A client's part with its own test set and validation set taken from its training examples, if asked for."""
-    if how.test == "own":
+    if how.test == "own" and not part.own:
         held = a_share(labels[part.train], 0.2, random_state(seed, "own test", client))
         part = part._replace(train=part.train[~held], test=part.train[held], own=True)
-    if how.validation:
+    if how.validation and not len(part.validation):
         held = a_share(labels[part.train], how.validation, random_state(seed, "validation", client))
         part = part._replace(train=part.train[~held], validation=part.train[held])
     return part

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from safetensors.torch import save
 from torch import Tensor
 
 from protofed.prototypes import Prototypes
@@ -48,6 +49,17 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
         for key, part in parts.items()
         for name, value in flatten(part, f"{prefix}/{key}" if prefix else str(key)).items()
     }
+
+
+def to_bytes(tree: Any) -> bytes:
+    """A message or state as a safetensors file; a tensor that is there twice is written twice."""
+    flat: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in flatten(tree).items():
+        place = value.untyped_storage().data_ptr()
+        flat[name] = value.clone() if place in seen else value
+        seen.add(place)
+    return save(flat)
 
 
 def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:

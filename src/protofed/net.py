@@ -67,6 +67,12 @@ class Net:
         first = dict(self.module.state_dict())
         self.trainable = frozenset(name for name, value in self.module.named_parameters() if value.requires_grad)
         self.batch_norm = any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
+        """Has it batch norm, for which a batch of one example has no statistics?"""
+        self.alone = any(
+            isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False)
+            for layer in self.module.modules()
+        )
+        """Does what it does to an example depend on the others, or change its buffers? Then it cannot be stacked."""
         self.shapes = {name: tuple(value.shape) for name, value in first.items()}
         if strange := [name for name in self.shapes if "/" in name]:
             raise UserError(f"net {self.name} has a layer with a / in its name, {strange[0]}. Call it otherwise.")

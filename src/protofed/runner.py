@@ -124,8 +124,12 @@ class Runner:
         if config.engine.compile and not compilable(config):
             self.notes.append("engine.compile: there is no C++ compiler here, so steps run as they are")
         if folder:
-            with uninterrupted():
-                self.restore(folder)
+            try:
+                with uninterrupted():
+                    self.restore(folder)
+            except BaseException:
+                self.engine.close()
+                raise
 
     def restore(self, folder: Folder) -> None:
         """Continue after the last round whose state is whole, if there is one."""

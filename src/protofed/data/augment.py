@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.draws import hashed
+from protofed.errors import UserError
 
 Change = Literal["crop", "flip"]
 
@@ -41,6 +42,10 @@ def changer(names: tuple[Change, ...], key: int) -> Callable[[Tensor], Tensor] |
         return None
 
     def change(x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            raise UserError(
+                f"train.augment: got {list(names)}, but inputs of shape {tuple(x.shape[1:])} are no images."
+            )
         for name in names:
             x = CHANGES[name](x, torch.tensor(key))
         return x

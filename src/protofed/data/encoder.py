@@ -14,7 +14,7 @@ import torch
 from protofed import weights
 from protofed.data.dataset import Dataset
 from protofed.data.examples import Examples
-from protofed.errors import ConfigError
+from protofed.errors import ConfigError, UserError
 from protofed.folder import write
 from protofed.nets import NETS, make
 from protofed.options import check, known
@@ -32,8 +32,14 @@ def encoded(data: Dataset, path: str) -> Dataset:
     net = make(name, made, data.train.shape, data.classes).starting_from(
         {key: value for key, value in layers.items() if key.startswith("body.")}
     )
+    missing = [name for name in net.shapes if name.startswith("body.") and name not in net.layers]
+    if missing:
+        raise UserError(
+            f"data.encoder: {path} does not fit inputs of shape {data.train.shape}: {missing[0]} would be random. Use "
+            "an encoder that was trained on inputs of that shape."
+        )
     params = net.init(torch.Generator())
-    key = hashlib.sha256(net.source.encode())
+    key = hashlib.sha256(f"{net.source} {data.train.input}".encode())
     for array in (*params.values(), data.train.x, data.train.index, data.test.x, data.test.index):
         key.update(array.contiguous().numpy().data)
     file = cache() / f"{data.name}-{key.hexdigest()[:24]}.npy"

@@ -99,7 +99,7 @@ class Examples:
         raw = self.x[self.index].double().numpy()
         rows = np.moveaxis(raw, 1, 0).reshape(raw.shape[1], -1)  # [channels or columns, all values]
         fill = None
-        if np.isnan(rows).any():
+        if self.x.is_floating_point():  # a value may be missing in a test example, though in no training example
             median = [np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else 0.0 for row in rows]
             rows, fill = np.where(np.isnan(rows), np.array(median)[:, None], rows), tuple(map(float, median))
         empty = rows.shape[1] == 0

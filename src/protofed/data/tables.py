@@ -42,11 +42,20 @@ def uci_har(where: Path) -> Dataset:
 
 def npz(where: Path) -> Dataset:
     """Your own file. `data.root` is the file, or a folder with x.npy, y.npy, ..., which are then mapped into memory."""
-    arrays = mapped(where) if where.is_dir() else read_npz(found("npz", where, "your place"))
-    missing = [key for key in ("x", "y") if key not in arrays]
+    if not where.exists():
+        raise UserError(f"There is no {where}. data.root must be your .npz file, or a folder with x.npy and y.npy.")
+    arrays = mapped(where) if where.is_dir() else read_npz(where)
+    tested = bool({"x_test", "y_test"} & arrays.keys())
+    wanted = ["x", "y", *(["x_test", "y_test"] * tested), *(["client_test"] * (tested and "client" in arrays))]
+    missing = [key for key in wanted if key not in arrays]
     if missing:
         raise UserError(f"{where} has no {missing[0]}; it has {', '.join(sorted(arrays)) or 'nothing'}.")
-    tested = {"x_test", "y_test"} <= arrays.keys()
+    if len(arrays.get("client", arrays["y"])) != len(arrays["y"]):
+        raise UserError(f"{where}: `client` has {len(arrays['client'])} entries for {len(arrays['y'])} examples.")
+    if arrays["x"].dtype.kind not in "biuf" or arrays["x"].ndim < 2:
+        raise UserError(
+            f"{where}: x is {list(arrays['x'].shape)} of type {arrays['x'].dtype}; must be numbers [n, ...]."
+        )
     parts = [(arrays["x"], arrays["y"]), *([(arrays["x_test"], arrays["y_test"])] if tested else [])]
     given = arrays["classes"].tolist() if "classes" in arrays else None
     labels = names([y for _, y in parts], given)
@@ -56,10 +65,13 @@ def npz(where: Path) -> Dataset:
         numbers = numbered(labels, y, str(where))
         fitting(str(where), x, numbers, arrays["x"].shape[1:], len(labels))
         made.append(Examples.of(x, numbers, **constants))
+    if tested and "client" in arrays:
+        groups = np.unique(np.concatenate([arrays["client"], arrays["client_test"]]))
+        train, test = (np.searchsorted(groups, arrays[key]) for key in ("client", "client_test"))
+        return Dataset("npz", made[0], made[1], labels, tuple(map(str, groups)), train, test)
     if tested:
         return Dataset("npz", made[0], made[1], labels)
-    owners = arrays.get("client", np.zeros(len(made[0]), np.int64))
-    groups, group = np.unique(owners, return_inverse=True)
+    groups, group = np.unique(arrays.get("client", np.zeros(len(made[0]), np.int64)), return_inverse=True)
     known = tuple(map(str, groups)) if "client" in arrays else ()
     return grouped("npz", made[0].x.numpy(), made[0].y.numpy(), group, known, labels, constants, "")
 

@@ -29,10 +29,10 @@ def resolved(config: Config, members: Members) -> Config:
     step = max(net.cost for net in members.nets) * config.train.batch
     sample = config.run.sample
     count = sample if isinstance(sample, int) else max(1, round(sample * len(members)))
-    normed = any(net.batch_norm for net in members.nets)
+    alone = any(net.alone for net in members.nets)
     name: Literal["loop", "stacked"]
-    if normed:
-        name, why = "loop", "batch norm does not stack"
+    if alone:
+        name, why = "loop", "a net whose examples depend on each other, as by batch norm, does not stack"
     elif count < 2:
         name, why = "loop", "one client a round"
     elif step > SMALL:

@@ -20,12 +20,12 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from protofed.core import Upload
 from protofed.engines.engine import Part, Report, Score
 from protofed.errors import UserError
-from protofed.messages import flatten, grouped, unflatten
+from protofed.messages import grouped, to_bytes, unflatten
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -134,6 +134,7 @@ class Pool:
                     waiting.appendleft((number, tries + 1))
                     continue
                 if "problem" in told:
+                    self.close()  # others may still be about to answer
                     raise UserError(told["problem"]) if told["user"] else RuntimeError(told["problem"])
                 parts = {name: grouped(part) for name, part in grouped(tensors).items()}
                 for client in told["kept"]:
@@ -169,8 +170,9 @@ class Pool:
 
 
 def send(connection: Connection, told: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
-    connection.send_bytes(json.dumps(told).encode())
-    connection.send_bytes(save(flatten(dict(tree))))
+    about, tensors = json.dumps(told).encode(), to_bytes(dict(tree))  # both are made before either goes
+    connection.send_bytes(about)
+    connection.send_bytes(tensors)
 
 
 def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -29,13 +29,14 @@ MakeStep = Callable[[Any, Callable[[], Step]], Step]
 
 
 class Shared:
-    """Trees of tensors of several clients, leaf by leaf: one and the same tensor is shared, others are stacked."""
+    """Trees of tensors of several clients: one and the same tree is shared, others are stacked leaf by leaf."""
 
     def __init__(self, trees: Sequence[Any]) -> None:
         leaves, specs = zip(*(tree_flatten(in_order(tree)) for tree in trees), strict=True)
         self.spec = specs[0]
         columns = list(zip(*leaves, strict=True))
-        self.dims = [None if all(leaf is column[0] for leaf in column) else 0 for column in columns]
+        one = all(tree is trees[0] for tree in trees)  # of the whole tree: single tensors lose that on a wire
+        self.dims = [None if one else 0 for _ in columns]
         self.leaves = [
             column[0] if dim is None else torch.stack(column) for column, dim in zip(columns, self.dims, strict=True)
         ]
@@ -201,8 +202,10 @@ class Phased:
         rows = torch.zeros(self.steps[0], width, batch, dtype=torch.long)
         sizes = torch.zeros(self.steps[0], width)
         for place, flat in enumerate(self.flat[:width]):
+            rows[:, place] = self.clients[place].data.index[0] if self.common else 0
             for step, positions in enumerate(flat):
                 chosen = self.clients[place].data.index[positions] if self.common else positions
+                rows[step, place] = chosen[0]  # what fills a short batch up is the client's own, with weight 0
                 rows[step, place, : len(positions)] = chosen
                 sizes[step, place] = len(positions)
         return rows, sizes

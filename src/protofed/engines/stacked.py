@@ -37,7 +37,7 @@ class Stacked(Loop):
         groups: dict[Any, list[int]] = {}
         for number, down in downs.items():
             client, kept = self.client(number, round)
-            alone = number if client.net.batch_norm else None
+            alone = number if client.net.alone else None
             groups.setdefault((id(client.net), alone, shapes(down), shapes(kept)), []).append(number)
         made = []
         for members in groups.values():

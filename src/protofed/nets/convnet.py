@@ -41,6 +41,11 @@ class ConvNet:
                 f"this net wants images [channels, high, wide] or signals [channels, long], got shape {shape}. "
                 "Use net mlp."
             )
+        if not self.channels or (self.norm == "group" and any(channels % 2 for channels in self.channels)):
+            wish = "even numbers" if self.channels else "at least one"
+            raise UserError(
+                f"net.channels: got {list(self.channels)}; must be {wish}{' for group norm' * bool(self.channels)}."
+            )
         conv, pool, batch = (
             (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm2d) if len(shape) == 3 else (nn.Conv1d, nn.MaxPool1d, nn.BatchNorm1d)
         )

@@ -191,6 +191,22 @@ def try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
             net(used, x)
     finally:
         net.train(False)
+    before = {name: value for name, value in params.items() if name not in net.trainable}
+    if any(not torch.equal(used[name], value) for name, value in before.items()) or mixes(net, params, x):
+        net.alone = True
     now = dict(net.module.named_buffers())
     if any(not torch.equal(now[name], value) for name, value in hidden.items()):
         raise UserError(f"{net.name} changes a buffer that is not in its state dict: register it as persistent.")
+
+
+def mixes(net: Net, params: Params, x: Tensor) -> bool:
+    """Does an example's output depend, in training, on what else is in the batch?"""
+    net.train(True)
+    try:
+        outs = []
+        for batch in (x, torch.cat([x, 3 + x])):
+            with torch.no_grad(), DerivedDropout(torch.tensor(0)):
+                outs.append(net({name: value.clone() for name, value in params.items()}, batch)[1][: len(x)])
+    finally:
+        net.train(False)
+    return not torch.allclose(outs[0], outs[1], atol=1e-5)

@@ -32,6 +32,8 @@ class ResNet18:
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         if len(shape) != 3 or min(shape[1:]) < 16:
             raise UserError(f"net resnet18 wants images of at least 16x16 with channels first, got {shape}. Use mlp.")
+        if self.norm == "group" and self.width % 2:
+            raise UserError(f"net.width: got {self.width}; must be even for group norm.")
         if len(self.strides) != 2:
             raise UserError(
                 f"net.strides: got {list(self.strides)}; must be two, of the stem's convolution and pooling."
