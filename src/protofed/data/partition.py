@@ -127,14 +127,14 @@ class Dirichlet:
     """no client above its even share gets more of a class; false: plain shares"""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Part]:
-        train, test, classes, clients = labels.train, labels.test, labels.classes, clients or CLIENTS
+        train, classes, clients = labels.train, labels.classes, clients or CLIENTS
         draw = random_state(seed, "partition", "dirichlet")
         enough(clients, len(train), max(1, self.smallest))
         for _ in range(1000):
             shares = self.shares(train, classes, clients, draw)
-            parts = [deal(part, shares, draw) for part in (train, test)]
-            if min(len(part) for part in parts[0]) >= self.smallest:
-                return [Part(a, b) for a, b in zip(*parts, strict=True)]
+            parts = dealt(labels, shares, draw)
+            if min(len(part.train) for part in parts) >= self.smallest:
+                return parts
         raise UserError(
             f"partition.smallest: got {self.smallest}, but 1,000 draws of Dirichlet({self.alpha}) over "
             f"{clients} clients and {len(train)} examples gave some client fewer. "
@@ -165,6 +165,12 @@ def deal(labels: np.ndarray, shares: np.ndarray, draw: np.random.RandomState) ->
         for client, piece in enumerate(np.split(own[: ends[-1]], ends[:-1])):
             mine[client].append(piece)
     return [np.sort(np.concatenate(pieces)) for pieces in mine]
+
+
+def dealt(labels: Labels, shares: np.ndarray, draw: np.random.RandomState) -> list[Part]:
+    """The training and the test set, both dealt out by the shares [classes, clients]."""
+    parts = [deal(part, shares, draw) for part in (labels.train, labels.test)]
+    return [Part(a, b) for a, b in zip(*parts, strict=True)]
 
 
 def a_share(y: np.ndarray, share: float, draw: np.random.RandomState) -> np.ndarray:

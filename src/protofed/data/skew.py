@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt
 
-from protofed.data.partition import CLIENTS, Dirichlet, Iid, Labels, NWay, Part, Partition, Pooled, deal, enough
+from protofed.data.partition import CLIENTS, Dirichlet, Iid, Labels, NWay, Part, Partition, Pooled, dealt, enough
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.folder import read_json
@@ -174,12 +174,6 @@ def holders(ways: int, classes: int, clients: int, draw: np.random.RandomState) 
         rarest = np.lexsort((draw.uniform(size=classes), held.sum(1)))[:ways]
         held[rarest, client] = 1
     return held
-
-
-def dealt(labels: Labels, shares: np.ndarray, draw: np.random.RandomState) -> list[Part]:
-    """The training and the test set, both dealt out by the shares [classes, clients]."""
-    parts = [deal(part, shares, draw) for part in (labels.train, labels.test)]
-    return [Part(a, b) for a, b in zip(*parts, strict=True)]
 
 
 def known(labels: Labels, partition: str) -> tuple[str, ...]:
