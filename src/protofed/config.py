@@ -92,7 +92,7 @@ class Eval:
 class EngineChoice:
     """[engine]"""
 
-    name: Literal["auto", "loop", "stacked"] = "loop"
+    name: Literal["auto", "loop", "stacked"] = "auto"
     """loop: one client after the other; stacked: clients of one net at once; auto: chosen by a fixed rule"""
     workers: Annotated[int, Ge(0)] = 0
     """processes; 0: one a core where the work is worth it. The result does not depend on it"""

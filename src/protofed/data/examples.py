@@ -81,8 +81,7 @@ class Examples:
         x = raw.float()
         if self.fill is not None:
             x = torch.where(torch.isnan(x), self.along(self.fill), x)
-        normal: Tensor = (x / self.scale - self.along(self.mean)) / self.along(self.std)
-        return normal
+        return channels_last((x / self.scale - self.along(self.mean)) / self.along(self.std))
 
     def along(self, constant: Constant) -> Any:
         """A constant in a form that fits inputs [m, ...]."""
@@ -127,3 +126,12 @@ class Examples:
     def batches(self, size: int) -> list[tuple[Tensor, Tensor]]:
         """The whole set in order, in batches."""
         return [self.take(part) for part in torch.arange(len(self)).split(size)] if len(self) else []
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images [m, channels, high, wide] with the channels of a pixel side by side in memory: convolutions are faster."""
+    if x.dim() != 4:
+        return x
+    _, channels, high, wide = x.shape
+    x = x.contiguous(memory_format=torch.channels_last)
+    return x.as_strided(x.shape, (channels * high * wide, 1, channels * wide, channels))  # torch leaves one channel be

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from protofed import draws
 from protofed.core import Batch
 from protofed.data.augment import changer
+from protofed.engines.layout import ClientsAsChannels, clients_last
 from protofed.local import Optimiser, Outcome, in_training, movable, schedule
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def stepper(method: AnyMethod, net: Net, training: Training, downs: Shared, kept
         down: list[Tensor], kept: list[Tensor], lr: Tensor,
     ) -> Any:  # fmt: skip
         def total(moving: Params) -> tuple[Tensor, Any]:
-            with draws.DerivedDropout(key):
+            with draws.DerivedDropout(key), ClientsAsChannels():
                 loss = method.loss(
                     net, fixed | moving, Batch(x, y, weight), tree_unflatten(down, downs.spec),
                     tree_unflatten(kept, kepts.spec),
@@ -214,8 +215,7 @@ class Phased:
         """Inputs [width, batch, ...], labels and weights [width, batch] of a step."""
         if self.common:
             data = self.clients[0].data
-            flat = rows.reshape(-1)
-            x, y = data.normalised(data.x[flat]).reshape(*rows.shape, *data.shape), data.y[rows]
+            x, y = data.normalised(data.x[rows.reshape(-1)]).unflatten(0, rows.shape), data.y[rows]
         else:
             pieces = []
             for place, positions in enumerate(rows):
@@ -223,7 +223,7 @@ class Phased:
                 pieces.append(self.clients[place].data.take(positions, change))
             x, y = (torch.stack(parts) for parts in zip(*pieces, strict=True))
         weight = (torch.arange(rows.shape[1]) < sizes.unsqueeze(1)).to(x.dtype)
-        return x, y, weight
+        return clients_last(x), y, weight
 
 
 def narrowed(width: int) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from protofed.engines.engine import Report
 from protofed.engines.loop import Loop
 from protofed.engines.stack import Step, shapes, train_together
+from protofed.engines.traced import Traced
 from protofed.local import trained
 
 if TYPE_CHECKING:
@@ -70,5 +69,5 @@ class Stacked(Loop):
     def prepared(self, key: Any, build: Callable[[], Step]) -> Step:
         """The step for stacks of a kind."""
         if key not in self.steps:
-            self.steps[key] = torch.compile(build(), dynamic=False) if self.compiled else build()
+            self.steps[key] = Traced(build(), self.compiled)
         return self.steps[key]

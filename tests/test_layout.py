@@ -1,0 +1,145 @@
+"""Clients as channels in memory, and steps that are replayed: neither may change a value."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from protofed.data.examples import channels_last
+from protofed.draws import DerivedDropout
+from protofed.engines.layout import ClientsAsChannels, clients_last
+from protofed.engines.stacked import Stacked
+from protofed.engines.traced import Traced
+from toys import config, everything, federation, net, played_on
+
+CLIENTS, BATCH = 3, 2
+
+
+def images(channels: int = 4, side: int = 9) -> torch.Tensor:
+    return torch.randn(CLIENTS, BATCH, channels, side, side, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_lie_side_by_side(channels):
+    x = images(channels)[0]
+    last = channels_last(x)
+    assert torch.equal(last, x)
+    assert last.stride() == (channels * 81, 1, channels * 9, channels)
+    assert channels_last(x[:0]).shape == (0, channels, 9, 9)
+    assert channels_last(table := torch.ones(2, 3)) is table
+
+
+def test_clients_lie_beside_channels():
+    x = images()
+    last = clients_last(x)
+    assert torch.equal(last, x)
+    assert last.stride() == (4, 81 * 12, 1, 9 * 12, 12)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.MaxPool2d(2),
+        nn.MaxPool2d(3, 2, 1),
+        nn.MaxPool2d((2, 3), ceil_mode=True),
+        nn.MaxPool2d(2, dilation=2),
+        nn.AvgPool2d(2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Conv2d(4, 6, 3, 2, 1, groups=2),
+        nn.Conv2d(4, 6, 3, dilation=2, padding_mode="reflect", padding=1),
+        nn.ConvTranspose2d(4, 5, 3),
+        nn.GroupNorm(2, 4),
+        nn.InstanceNorm2d(4),
+        nn.LayerNorm([9, 9]),
+        nn.PReLU(4),
+        nn.Upsample(scale_factor=2),
+        nn.ZeroPad2d(1),
+        nn.PixelShuffle(2),
+        nn.Flatten(),
+    ],
+    ids=str,
+)
+def test_every_layer_does_to_a_stack_what_it_does_to_one(layer):
+    x = images().round(decimals=1)  # with ties
+    names = [name for name, _ in layer.named_parameters()]
+    draw = torch.Generator().manual_seed(1)
+    params = [torch.rand(CLIENTS, *value.shape, generator=draw) for value in layer.parameters()]
+
+    def loss(x, params):
+        out = functional_call(layer, dict(zip(names, params, strict=True)), (x,))
+        return (out.square() + out).sum()
+
+    def one(x, params):
+        with ClientsAsChannels():
+            return grad(loss, (0, 1))(x, params)
+
+    ours = vmap(one)(clients_last(x), params)
+    replayed = Traced(vmap(one), patience=0)(clients_last(x), params)
+    for client in range(CLIENTS):
+        leaves = [value[client].clone().requires_grad_() for value in (x, *params)]
+        expected = torch.autograd.grad(loss(leaves[0], leaves[1:]), leaves)
+        for a, b, c in zip((ours[0], *ours[1]), (replayed[0], *replayed[1]), expected, strict=True):
+            torch.testing.assert_close(a[client], c, rtol=1e-4, atol=1e-4)
+            assert torch.equal(a, b)
+
+
+def test_pooling_that_tells_where_is_torchs_own():
+    x = images()
+    with ClientsAsChannels():
+        out, where = vmap(lambda x: F.max_pool2d(x, 2, return_indices=True))(clients_last(x))
+    expected = F.max_pool2d(x.flatten(0, 1), 2, return_indices=True)
+    assert torch.equal(out.flatten(0, 1), expected[0])
+    assert torch.equal(where.flatten(0, 1), expected[1])
+
+
+def test_a_replayed_run_is_the_run_to_the_last_bit(monkeypatch):
+    """Phases, sampling, dropout, short batches and clients that finish early make many kinds of steps."""
+    ends = []
+    for patience in (10_000, 0, 3):
+        monkeypatch.setattr(Traced.__init__, "__defaults__", (False, patience))
+        members = federation(nets=[net(dropout=0.3)] * 6)
+        made: list[Stacked] = []
+
+        def engine(*about, made=made):
+            made.append(Stacked(*about))
+            return made[-1]
+
+        runner = played_on(engine, config("fedproto", rounds=4, run={"sample": 0.7}, train={"epochs": 2}), members)
+        recorded = sum(len(step.recorded) for step in made[0].steps.values())
+        assert (recorded > 0) == (patience < 10_000)
+        ends.append(everything(runner))
+    for end in ends[1:]:
+        assert ends[0].keys() == end.keys()
+        assert all(torch.equal(ends[0][name], end[name]) for name in end)
+
+
+def test_a_kind_of_input_is_recorded_when_it_has_come_often():
+    calls = []
+
+    def function(x, tree):
+        calls.append(x.shape)
+        return {"sum": x + tree["a"]}
+
+    traced = Traced(function, patience=2)
+    for turn in range(5):
+        assert torch.equal(traced(torch.ones(2), {"a": torch.ones(2) * turn})["sum"], torch.ones(2) * (1 + turn))
+    assert len(calls) == 3  # twice as it is, once watched
+    assert torch.equal(traced(torch.ones(3), {"a": torch.ones(3)})["sum"], torch.ones(3) * 2)
+    assert len(calls) == 4
+    assert len(traced.recorded) == 1
+
+
+def test_masks_of_a_replayed_step_follow_the_key():
+    def dropped(x, key):
+        with DerivedDropout(key):
+            return F.dropout(x, 0.5)
+
+    traced = Traced(vmap(dropped), patience=0)
+    x = torch.ones(2, 64)
+    first, second = (traced(x, torch.tensor(keys)) for keys in ([1, 2], [3, 2]))
+    assert not torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    assert torch.equal(second, vmap(dropped)(x, torch.tensor([3, 2])))
