@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protofed import Config, run
-from protofed.folder import Folder
+from series import finished
+
 from protofed.members import titled
 
 NWAY = "partition.shots=40 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=15"
@@ -39,10 +39,7 @@ def main() -> None:
     for name, words in RUNS.items():
         sets = [f"data.name={name}", *words.split()]
         out = Path("runs/data") / name
-        if not (out / "result.json").exists():
-            print(f"{name} ...", flush=True)
-            run(Config.load(None, sets), out, resume=(out / "config.toml").exists())
-        found = Folder(out).result()
+        found = finished(out, None, " ".join(sets))
         shared = found["global"]["accuracy"]
         rows.append(
             f"| {titled(name, found['remark'])} | {found['method']}, {found['clients']} | "

@@ -84,7 +84,7 @@ def played_on(kind: Any, experiment: Config, members: Members) -> Runner:
 
 def figures(runner: Runner) -> dict[str, Any]:
     """What result.json would have."""
-    return summary(runner.config, runner.members, runner.rounds, runner.scores)
+    return summary(runner.config, runner.members, runner.rounds, runner.scores, runner.personal())
 
 
 def everything(runner: Runner) -> dict[str, Tensor]:

@@ -84,6 +84,10 @@ class Eval:
     """dataset: clients are tested on their part of the data's test set; own: on a fifth of each class they hold"""
     validation: Annotated[float, Ge(0), Lt(1)] = 0.0
     """the share of its training examples that every client sets aside to choose the best round by"""
+    personal: bool = False
+    """score each client's latest model on the balanced test set as FedNH does; takes as many passes as clients"""
+    clients: Literal["all", "round"] = "all"
+    """whose personal models are scored: all clients' (never trained: what it would start from), or the last round's"""
     reporting: Reporting = "clients"
     """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
 

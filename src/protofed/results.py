@@ -20,6 +20,7 @@ from protofed.errors import UserError
 from protofed.folder import Folder, read_json
 from protofed.local import tested
 from protofed.measures.accuracy import Reporting, over_clients
+from protofed.measures.personal import KEYS, Personal, fairness
 from protofed.members import Members
 from protofed.model import Model
 from protofed.prototypes import Prototypes
@@ -151,7 +152,9 @@ def mean_terms(reports: Sequence[Report]) -> dict[str, float]:
     return {name: sum(report.terms.get(name, 0.0) for report in reports) / seen for name in names} if seen else {}
 
 
-def summary(config: Config, members: Members, rounds: Sequence[Row], scores: Sequence[Score]) -> Row:
+def summary(
+    config: Config, members: Members, rounds: Sequence[Row], scores: Sequence[Score], personal: Personal
+) -> Row:
     """The figures of result.json; null is what the method does not have."""
 
     def total(key: str) -> float:
@@ -169,7 +172,11 @@ def summary(config: Config, members: Members, rounds: Sequence[Row], scores: Seq
         "domains": domains(members, scores),
         "best": best(rounds),
         "global": {"accuracy": rounds[-1]["accuracy_global"]},
-        "personal": {"v": None, "l": None, "all": None},
+        "personal": {
+            **fairness(list(personal.get("head", {}).values())),
+            **{way: fairness(list(found.values())) for way, found in personal.items() if way != "head"},
+            "clients": config.eval.clients if personal else None,
+        },
         "miou": {"mean": None, "per_class": None},
         "loss": rounds[-1]["loss"],
         "cost": {
@@ -215,7 +222,7 @@ def best(rounds: Sequence[Row]) -> Row | None:
     }
 
 
-def client_rows(members: Members, scores: Sequence[Score]) -> list[Row]:
+def client_rows(members: Members, scores: Sequence[Score], personal: Personal) -> list[Row]:
     """The rows of clients.csv."""
 
     def row(score: Score) -> Row:
@@ -230,6 +237,11 @@ def client_rows(members: Members, scores: Sequence[Score]) -> list[Row]:
             **{
                 f"accuracy_{way}": score.correct[way] / score.total if way in score.correct else None
                 for way in ways(scores)
+            },
+            **{
+                f"personal_{key}" + ("" if way == "head" else f"_{way}"): found.get(score.client, {}).get(key)
+                for way, found in personal.items()
+                for key in KEYS
             },
         }
 

@@ -18,6 +18,7 @@ from protofed.engines.engine import Engine, Part, Score
 from protofed.errors import UserError
 from protofed.folder import Folder, uninterrupted
 from protofed.measures.accuracy import tally
+from protofed.measures.personal import Personal, by_client
 from protofed.members import Members
 from protofed.messages import Size, size
 from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, spread, summary, ways
@@ -120,6 +121,8 @@ class Runner:
         self.server = self.method.start(members.server(config.run.seed, 0))
         self.rounds: list[Row] = []
         self.scores: list[Score] = []
+        self.last = {client: number for number in range(config.run.rounds) for client in self.sample(number)}
+        """the last round of each client that has one"""
         self.notes = list(members.notes)
         if config.engine.compile and not compilable(config):
             self.notes.append("engine.compile: there is no C++ compiler here, so steps run as they are")
@@ -169,6 +172,9 @@ class Runner:
 
     def as_if_uninterrupted(self, row: Row) -> Row:
         """A round that was tested only because it was to be the last one, without its test."""
+        if asked := row.get("personal"):
+            now = {str(client) for client in self.examined(row["round"] - 1)}
+            row = {**row, "personal": {client: hits for client, hits in asked.items() if client in now}}
         if self.due(row["round"], self.config.run.eval_every):
             return row
         untested = {"accuracy_global": None, **accuracies([], self.config.eval.reporting)}
@@ -193,9 +199,9 @@ class Runner:
             self.scores = self.evaluate(self.config.run.rounds - 1)
         state = State(self.config, self.members, self.server, dict(self.engine.state()))
         result = Result(
-            summary(self.config, self.members, self.rounds, self.scores),
+            summary(self.config, self.members, self.rounds, self.scores, personal := self.personal()),
             self.rounds,
-            client_rows(self.members, self.scores),
+            client_rows(self.members, self.scores, personal),
             self.folder.path if self.folder else None,
             state,
             state.reach() if any("prototype" in score.correct for score in self.scores) else {},
@@ -209,7 +215,8 @@ class Runner:
         """Sample, send, train, guard, aggregate, evaluate."""
         began = time.perf_counter()
         downs = {client: self.method.broadcast(self.server, client) for client in self.sample(number)}
-        reports = sorted(self.engine.train(number, downs), key=lambda report: report.upload.client)
+        examined = self.examined(number)
+        reports = sorted(self.engine.train(number, downs, examined), key=lambda report: report.upload.client)
         uploads, rejected = sift([report.upload for report in reports])
         if uploads:
             self.server = self.method.aggregate(self.members.server(self.config.run.seed, number), self.server, uploads)
@@ -219,6 +226,8 @@ class Runner:
         row |= self.validated(number) if self.scores else {}
         row["accuracy_global"] = self.global_accuracy() if self.scores else None
         row["miou"] = None
+        if self.config.eval.personal:
+            row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
         up, down = (
             sum(map(size, messages), Size())
             for messages in ([report.upload.message for report in reports], downs.values())
@@ -244,6 +253,26 @@ class Runner:
         """Every client on its own test or validation set, with what the server would send it now."""
         downs = {client: self.method.broadcast(self.server, client) for client in range(len(self.members))}
         return self.engine.evaluate(number, downs, on)
+
+    def examined(self, number: int) -> set[int]:
+        """Whose model is scored on the balanced test set after this round's training: it stays the latest one."""
+        scoring, last = self.config.eval, self.config.run.rounds - 1
+        if not scoring.personal or self.method.tune(self.config.train.epochs):  # tuned models are made at the end
+            return set()
+        if scoring.clients == "round" and number < last:
+            return set()
+        return {client for client, final in self.last.items() if final == number}
+
+    def personal(self) -> Personal:
+        """The accuracies of personal models, by way to predict and client."""
+        if not self.config.eval.personal:
+            return {}
+        found = {int(client): hits for row in self.rounds for client, hits in row["personal"].items()}
+        last = self.config.run.rounds - 1
+        wanted = range(len(self.members)) if self.config.eval.clients == "all" else self.sample(last)
+        downs = {client: self.method.broadcast(self.server, client) for client in wanted if client not in found}
+        found |= self.engine.examine(last, downs)
+        return by_client(found, self.members.train, self.members.balanced, len(self.members.labels))
 
     def validated(self, number: int) -> Row:
         """The mean accuracies on the clients' validation sets, if they have any."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from protofed.core import Upload
+    from protofed.measures.personal import Hits
 
 
 Part = Literal["test", "validation"]
@@ -19,6 +20,8 @@ class Report(NamedTuple):
     upload: Upload[Any]
     terms: dict[str, float]
     seen: float
+    hits: Hits
+    """of its model on the balanced test set, if it was examined"""
 
 
 class Score(NamedTuple):
@@ -32,9 +35,15 @@ class Score(NamedTuple):
 class Engine(Protocol):
     """Trains and evaluates clients and holds what they keep; messages go in by client number."""
 
-    def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]: ...
+    def train(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
+        """Those who are `examined` are asked about the balanced test set as soon as they are trained."""
+        ...
 
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]: ...
+
+    def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
+        """Clients on the balanced test set, with what they hold at that moment."""
+        ...
 
     def state(self) -> dict[int, Any]:
         """What each client that has joined keeps."""

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.core import AnyMethod, Client, Trained, Upload
+from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import Part, Report, Score
 from protofed.local import take_part, tested
 from protofed.measures.accuracy import tally
+from protofed.measures.personal import Hits, class_hits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from protofed.data.examples import Examples
     from protofed.local import Outcome, Training
@@ -45,29 +46,44 @@ class Loop:
         """Who is trained together: nobody."""
         return [[number] for number in downs]
 
-    def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
+    def train(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
         """Train the clients that were sent something, and return what they send back."""
-        chunks = self.chunks(round, downs)
-        return [one for chunk in chunks for one in self.train_chunk(round, {number: downs[number] for number in chunk})]
+        chunks = [{number: downs[number] for number in chunk} for chunk in self.chunks(round, downs)]
+        return [report for chunk in chunks for report in self.train_chunk(round, chunk, examined)]
 
-    def train_chunk(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
+    def train_chunk(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
         """Train clients that are trained together."""
-        return [self.train_one(round, number, down) for number, down in downs.items()]
+        return [self.train_one(round, number, down, number in examined) for number, down in downs.items()]
 
-    def train_one(self, round: int, number: int, down: Any) -> Report:
+    def train_one(self, round: int, number: int, down: Any, examined: bool) -> Report:
         client, kept = self.client(number, round)
-        return self.finished(number, *take_part(self.method, client, kept, down, self.training))
+        return self.finished(number, *take_part(self.method, client, kept, down, self.training), examined)
 
-    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome) -> Report:
+    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome, examined: bool) -> Report:
         """What a client keeps stays here; what it sends, and how its training went, is reported."""
-        self.kept[number] = self.method.keep(trained)
+        kept = self.kept[number] = self.method.keep(trained)
         upload = Upload(number, trained.examples, outcome.steps, 1.0, self.method.upload(trained))
-        return Report(upload, {name: float(value) for name, value in outcome.terms.items()}, outcome.seen)
+        terms = {name: float(value) for name, value in outcome.terms.items()}
+        hits = self.hits(trained, trained.params, trained.down, kept) if examined else {}
+        return Report(upload, terms, outcome.seen, hits)
+
+    def hits(self, client: Client, params: Params, down: Any, kept: Any) -> Hits:
+        """A model on the balanced test set."""
+        net = client.net
+        return class_hits(lambda x: self.method.predict(net, params, x, down, kept), self.members.balanced, net.classes)
 
     @torch.no_grad()
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]:
         """Each client on its own test or validation set with what it holds at that moment."""
         return [self.evaluate_one(round, number, down, on) for number, down in downs.items()]
+
+    def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
+        """Each client on the balanced test set with what it holds at that moment."""
+        found = {}
+        for number, down in downs.items():
+            client, kept = self.client(number, round)
+            found[number] = self.hits(client, tested(self.method, client, kept, down, self.training), down, kept)
+        return found
 
     def evaluate_one(self, round: int, number: int, down: Any, on: Part) -> Score:
         client, kept = self.client(number, round)

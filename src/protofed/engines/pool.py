@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofed.engines.loop import Loop
+    from protofed.measures.personal import Hits
 
 TRIES = 3
 """How often a piece of work is begun anew when its worker dies."""
@@ -43,9 +44,10 @@ TESTED = 5
 class Job(NamedTuple):
     """Something to do for a few clients."""
 
-    kind: str  # "train", "test" or "validation"
+    kind: str  # "train", "examine", "test" or "validation"
     round: int
     clients: list[int]
+    examined: list[int] = []
 
 
 class Worker(NamedTuple):
@@ -87,8 +89,11 @@ class Pool:
     def restore(self, state: dict[int, Any]) -> None:
         self.inner.restore(state)
 
-    def train(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
-        jobs = [Job("train", round, chunk) for chunk in self.inner.chunks(round, downs)]
+    def train(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
+        jobs = [
+            Job("train", round, chunk, [client for client in chunk if client in examined])
+            for chunk in self.inner.chunks(round, downs)
+        ]
         jobs.sort(key=lambda job: -sum(len(self.inner.members.train[client]) for client in job.clients))
         reports = []
         for told, tensors in self.done(jobs, downs):
@@ -97,14 +102,21 @@ class Pool:
                 client = told_one["client"]
                 message = unflatten(self.types["up"], ups.get(str(client), {}))
                 upload = Upload(client, told_one["examples"], told_one["steps"], told_one["work"], message)
-                reports.append(Report(upload, told_one["terms"], told_one["seen"]))
+                reports.append(Report(upload, told_one["terms"], told_one["seen"], told_one["hits"]))
         return reports
 
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]:
-        clients = list(downs)
-        jobs = [Job(on, round, clients[first : first + TESTED]) for first in range(0, len(clients), TESTED)]
-        scores = [Score(**one) for told, _ in self.done(jobs, downs) for one in told]
+        scores = [Score(**one) for one in self.asked(on, round, downs)]
         return sorted(scores, key=lambda score: score.client)
+
+    def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
+        return {one["client"]: one["hits"] for one in self.asked("examine", round, downs)}
+
+    def asked(self, kind: str, round: int, downs: Mapping[int, Any]) -> list[dict[str, Any]]:
+        """What is told about every client, a few of them at a time."""
+        clients = list(downs)
+        jobs = [Job(kind, round, clients[first : first + TESTED]) for first in range(0, len(clients), TESTED)]
+        return [one for told, _ in self.done(jobs, downs) for one in told]
 
     def done(
         self, jobs: Sequence[Job], downs: Mapping[int, Any]
@@ -216,18 +228,23 @@ def worked(
     downs = {client: messages[place] for client, place in zip(clients, job["downs"], strict=True)}
     inner.kept = {client: unflatten(types["kept"], stored.get(str(client), {})) for client in job["joined"]}
     if job["kind"] == "train":
-        reports = inner.train_chunk(job["round"], downs)
+        reports = inner.train_chunk(job["round"], downs, job["examined"])
         told = [
             {
                 **{key: getattr(report.upload, key) for key in ("client", "examples", "steps", "work")},
                 "terms": report.terms,
                 "seen": report.seen,
+                "hits": report.hits,
             }
             for report in reports
         ]
         ups = {str(report.upload.client): report.upload.message for report in reports}
         back = clients
     else:
-        told = [score._asdict() for score in inner.evaluate(job["round"], downs, job["kind"])]
+        told = (
+            [{"client": client, "hits": hits} for client, hits in inner.examine(job["round"], downs).items()]
+            if job["kind"] == "examine"
+            else [score._asdict() for score in inner.evaluate(job["round"], downs, job["kind"])]
+        )
         ups, back = {}, [client for client in clients if client not in job["joined"]]
     return {"told": told, "kept": back}, {"up": ups, "kept": {str(client): inner.kept[client] for client in back}}

@@ -11,7 +11,7 @@ from protofed.engines.traced import Traced
 from protofed.local import trained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from protofed.core import AnyMethod
     from protofed.local import Training
@@ -49,10 +49,10 @@ class Stacked(Loop):
             ]
         return made
 
-    def train_chunk(self, round: int, downs: Mapping[int, Any]) -> list[Report]:
+    def train_chunk(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
         """Train one stack."""
         if len(downs) == 1:
-            return super().train_chunk(round, downs)
+            return super().train_chunk(round, downs, examined)
         clients, kepts = zip(*(self.client(number, round) for number in downs), strict=True)
         starts = [self.method.receive(kept, down) for kept, down in zip(kepts, downs.values(), strict=True)]
         for client, start in zip(clients, starts, strict=True):
@@ -62,7 +62,9 @@ class Stacked(Loop):
             self.method, clients, starts, list(downs.values()), kepts, phases, self.training, self.prepared
         )
         return [
-            self.finished(number, trained(client, kept, downs[number], start, outcome, self.training), outcome)
+            self.finished(
+                number, trained(client, kept, downs[number], start, outcome, self.training), outcome, number in examined
+            )
             for number, client, kept, start, outcome in zip(downs, clients, kepts, starts, outcomes, strict=True)
         ]
 

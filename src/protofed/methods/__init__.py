@@ -2,7 +2,8 @@
 
 from protofed.core import AnyMethod
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.fednh import FedNH
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
 
-METHODS: dict[str, type[AnyMethod]] = {"fedavg": FedAvg, "fedproto": FedProto, "local": Local}
+METHODS: dict[str, type[AnyMethod]] = {"fedavg": FedAvg, "fednh": FedNH, "fedproto": FedProto, "local": Local}
