@@ -175,6 +175,10 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Server; never called with no uploads."""
         return server
 
+    def noted(self, server: Server) -> dict[str, Any]:
+        """Server: what else a line of rounds.jsonl tells of a round."""
+        return {}
+
     def tune(self, epochs: int) -> tuple[Phase, ...]:
         """Client: training before evaluation that is forgotten afterwards."""
         return ()

@@ -226,6 +226,7 @@ class Runner:
         row |= self.validated(number) if self.scores else {}
         row["accuracy_global"] = self.global_accuracy() if self.scores else None
         row["miou"] = None
+        row |= self.method.noted(self.server)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
         up, down = (

@@ -163,6 +163,13 @@ def verdict(result: Result) -> str:
         learned += f". {summary['rejected']:,} uploads were rejected; rounds.jsonl says why"
     shared = summary["global"]["accuracy"]
     server = f" The server's own model: {100 * shared:.1f} % on the balanced test set." if shared is not None else ""
+    own = summary["personal"]
+    whose = "the last round's clients'" if own["clients"] == "round" else "the clients'"
+    if own["v"] is not None:
+        server += (
+            f" There {whose} latest models have {100 * own['v']:.1f} % ± {100 * own['v_std']:.1f} on the classes they "
+            f"hold, {100 * own['l']:.1f} % ± {100 * own['l_std']:.1f} weighted as they hold them."
+        )
     cost, seconds = summary["cost"], summary["seconds"]
     lines = [
         f"{summary['method']} on {result.state.members.title} after {many(summary['rounds'], 'round')}: {told} "

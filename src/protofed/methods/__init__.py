@@ -5,5 +5,12 @@ from protofed.methods.fedavg import FedAvg
 from protofed.methods.fednh import FedNH
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
+from protofed.methods.protomargin import ProtoMargin
 
-METHODS: dict[str, type[AnyMethod]] = {"fedavg": FedAvg, "fednh": FedNH, "fedproto": FedProto, "local": Local}
+METHODS: dict[str, type[AnyMethod]] = {
+    "fedavg": FedAvg,
+    "fednh": FedNH,
+    "fedproto": FedProto,
+    "local": Local,
+    "protomargin": ProtoMargin,
+}

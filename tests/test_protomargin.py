@@ -1,0 +1,165 @@
+"""Prototype-guided aggregation, Eq. (4) to (15), by hand: two classes, three clients, points on a line."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from protofed.core import Prototypes, Upload
+from protofed.measures.margins import (
+    aggregate_mean_margin,
+    channels_scaled,
+    other_classes,
+    same_class,
+    semantic_margins,
+)
+from protofed.methods.protomargin import Guided, ProtoMargin, Sent
+from toys import bank, config, federation, figures, played
+
+# On a line, two classes. a: class 0 at 0, class 1 at 4. b: class 0 at 1, class 1 at 7.
+A, B = bank({0: [0.0], 1: [4.0]}, classes=2), bank({0: [1.0], 1: [7.0]}, classes=2)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def test_eq5_to_eq7_by_hand():
+    assert same_class(A, B).tolist() == [1, 3]
+    assert other_classes(A, B).tolist() == [7, 3]  # |0 - 7|, |4 - 1|
+    assert semantic_margins(A, B).tolist() == pytest.approx([(7 - 1) / (7 + 1), (3 - 3) / (3 + 3)])
+
+
+def test_eq6_averages_over_the_other_common_classes_only():
+    a = bank({0: [0.0], 1: [4.0], 2: [9.0]})
+    b = bank({0: [1.0], 2: [5.0]})  # class 1 is not common
+    assert other_classes(a, b).tolist() == [5, 0, 8]
+    assert semantic_margins(a, b).tolist() == pytest.approx([(5 - 1) / 6, 0, (8 - 4) / 12])
+
+
+@pytest.mark.parametrize("b", [bank({1: [7.0]}, classes=2), Prototypes.empty(2, 1)], ids=["one common", "none"])
+def test_with_one_or_no_common_class_the_margin_is_0(b):
+    assert semantic_margins(A, b).tolist() == [0, 0]
+
+
+def test_where_all_prototypes_coincide_the_margin_is_0():
+    same = bank({0: [1.0], 1: [1.0]}, classes=2)
+    assert semantic_margins(same, same).tolist() == [0, 0]
+
+
+def test_channels_are_scaled_one_prototype_at_a_time():
+    scaled = channels_scaled(bank({0: [2.0, 6.0, 4.0], 2: [5.0, 5.0, 5.0]}))
+    assert scaled.mean[:, 0].tolist() == [[0, 1, 0.5], [0, 0, 0], [0, 0, 0]]
+    assert scaled.support[:, 0].tolist() == [1, 0, 1]
+
+
+def test_eq15_in_both_readings_by_hand():
+    three = bank({0: [0.0], 1: [4.0], 2: [10.0]})
+    assert aggregate_mean_margin(three, "letter") == 1
+    assert aggregate_mean_margin(three) == pytest.approx(((4 + 10) / 2 + (4 + 6) / 2 + (10 + 6) / 2) / 3)
+    assert aggregate_mean_margin(Prototypes.empty(3, 2)) == 0
+
+
+def sent(client: int, prototypes: Prototypes, moved: list[float], weight: float, examples: int = 1) -> Upload:
+    return Upload(client, examples, 1, 1.0, Sent({"w": torch.tensor([weight])}, prototypes, torch.tensor(moved)))
+
+
+UPLOADS = [
+    sent(0, A, [0.5, 0.25], 1.0, 10),
+    sent(1, B, [0.0, 0.0], 2.0, 30),
+    sent(2, bank({1: [9.0]}, classes=2), [0.0, -1.0], 4.0, 40),  # it has one class
+]
+KNOWN = bank({0: [1.0], 1: [7.0]}, classes=2)
+
+
+def test_eq13_in_the_first_round_clients_count_by_their_examples():
+    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0))
+    after = ProtoMargin().aggregate(None, server, UPLOADS)
+    assert after.attention.tolist() == pytest.approx([1 / 8, 3 / 8, 4 / 8])
+    assert after.params["w"].item() == pytest.approx(1 / 8 + 6 / 8 + 16 / 8)
+
+
+@pytest.mark.parametrize("margins", ["both", "local", "aggregate"])
+def test_eq9_to_eq14_by_hand(margins):
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    after = ProtoMargin(margins=margins).aggregate(None, server, UPLOADS)
+    local = [sigmoid(0.75), sigmoid(0.0), sigmoid(-1.0)]  # Eq. (11), (8)
+    # Eq. (9): client 0 as A against B above; client 1 stands where the aggregate does; client 2 has one common class.
+    apart = [sigmoid(6 / 8 + 0), sigmoid(2.0), sigmoid(0.0)]
+    shares = {"local": [[v / sum(local) for v in local]], "aggregate": [[v / sum(apart) for v in apart]]}
+    shares["both"] = shares["local"] + shares["aggregate"]
+    expected = [sum(column) / len(column) for column in zip(*shares[margins], strict=True)]
+    assert after.attention.tolist() == pytest.approx(expected)
+    assert after.params["w"].item() == pytest.approx(expected[0] + 2 * expected[1] + 4 * expected[2])
+
+
+def test_table3_the_distance_of_the_same_class_alone():
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    after = ProtoMargin(margins="aggregate", deviation="distance").aggregate(None, server, UPLOADS)
+    apart = [sigmoid(-(1 + 3)), sigmoid(0.0), sigmoid(-2.0)]
+    assert after.attention.tolist() == pytest.approx([value / sum(apart) for value in apart])
+
+
+def test_eq10_by_hand():
+    uploads = [
+        sent(0, bank({0: [0.0], 1: [4.0]}, {0: 1, 1: 2}, classes=2), [0.0, 0.0], 0.0),
+        sent(1, bank({0: [8.0]}, {0: 3}, classes=2), [0.0, 0.0], 0.0),
+    ]
+    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0))
+    after = ProtoMargin().aggregate(None, server, uploads)
+    assert after.prototypes.mean[:, 0, 0].tolist() == [6, 4]
+    assert after.prototypes.support[:, 0].tolist() == [4, 2]
+
+
+@pytest.mark.parametrize(("absent", "support"), [("forget", [0, 1]), ("keep", [5, 1])])
+def test_a_class_that_nobody_has_is_forgotten_or_kept(absent, support):
+    server = Guided({"w": torch.zeros(1)}, bank({0: [3.0]}, {0: 5}, classes=2), torch.zeros(0))
+    after = ProtoMargin(absent=absent).aggregate(None, server, [sent(0, bank({1: [1.0]}, classes=2), [0.0, 0.0], 0.0)])
+    assert after.prototypes.support[:, 0].tolist() == support
+
+
+def test_identical_clients_count_the_same():
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    attention = ProtoMargin().aggregate(None, server, [sent(n, A, [0.3, 0.1], 0.0, n + 1) for n in range(4)]).attention
+    assert attention.tolist() == pytest.approx([0.25] * 4)
+
+
+@pytest.mark.parametrize("known", [KNOWN, Prototypes.empty(2, 1)])
+def test_attention_is_positive_sums_to_one_and_knows_no_order(known):
+    method = ProtoMargin()
+    attention = method.attention(known, UPLOADS)
+    assert (attention > 0).all()
+    assert attention.sum().item() == pytest.approx(1)
+    assert method.attention(known, UPLOADS[::-1]).tolist() == pytest.approx(attention.flip(0).tolist())
+
+
+def test_eq4_and_eq8_prototypes_before_and_after_training():
+    y = torch.tensor([0, 0, 1])
+    z = {
+        True: torch.tensor([[0.0, 2.0], [0.0, 4.0], [5.0, 0.0]]),
+        False: torch.tensor([[1.0, 0.0], [3.0, 0.0], [6.0, 1.0]]),
+    }
+    trained = SimpleNamespace(
+        features=lambda before: (z[before], y), net=SimpleNamespace(classes=2), params={"w": torch.zeros(1)}
+    )
+    message = ProtoMargin().upload(trained)
+    # scaled: before (0, 1) and (1, 0); after (1, 0) and (1, 0).
+    assert message.prototypes.mean[:, 0].tolist() == [[1, 0], [1, 0]]
+    far = 2**0.5
+    assert message.moved.tolist() == pytest.approx(
+        [(far - far) / (2 * far), 0]
+    )  # class 1: 0 to its own, 0 to the other
+
+
+def test_a_run_tells_its_attention_and_sends_little_more_than_fedavg():
+    runner = played(config("protomargin", rounds=3), federation())
+    for row in runner.rounds:
+        assert sum(row["attention"]) == pytest.approx(1)
+        assert len(row["attention"]) == len(row["clients"])
+    assert runner.rounds[0]["attention"][0] == pytest.approx(12 / 28)
+    more = figures(runner)["cost"]["up_params"] - figures(played(config("fedavg"), federation()))["cost"]["up_params"]
+    held = 3 + 2 + 1 + 0 + 1 + 2
+    assert more == held * runner.members.nets[0].dim + 6 * 3
