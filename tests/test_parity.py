@@ -157,8 +157,8 @@ def stack(trees: list[Any]) -> Any:
 class SwappedClients(Loop):
     """Planted bug: two clients' messages change places."""
 
-    def train(self, round, downs, examined=()):
-        reports = super().train(round, downs, examined)
+    def train(self, round, downs, *asked):
+        reports = super().train(round, downs, *asked)
         if 0 in self.kept and 2 in self.kept:  # both have the small net
             self.kept[0], self.kept[2] = self.kept[2], self.kept[0]
         first, second = reports[:2]

@@ -13,6 +13,7 @@ from protofed.engines.stacked import Stacked
 from protofed.local import take_part
 from protofed.measures.personal import accuracies, by_client, class_hits, fairness
 from protofed.methods.fedavg import FedAvg
+from protofed.roster import sample
 from protofed.runner import Runner
 from toys import LABELS, config, examples, federation, figures, played, played_on
 
@@ -66,7 +67,7 @@ def latest_by_hand(method: str, rounds: int) -> dict[int, dict[str, list[int]]]:
     runner = Runner(config(method, rounds=rounds, run={"sample": 1}), members, None)
     hits = {}
     for number in range(rounds):
-        for client in runner.sample(number):
+        for client in sample(runner.config, runner.members, number):
             site, down = members.client(0, number, client), runner.method.broadcast(runner.server, client)
             kept = runner.engine.client(client, number)[1]
             trained, _ = take_part(runner.method, site, kept, down, runner.config.train)
@@ -100,7 +101,7 @@ def test_over_the_clients_of_the_last_round():
         config("fedavg", rounds=4, run={"sample": 2}, eval={"personal": True, "clients": "round"}), federation()
     )
     assert [len(row["personal"]) for row in runner.rounds] == [0, 0, 0, 2]
-    assert set(runner.personal()["head"]) == set(runner.sample(3))
+    assert set(runner.personal()["head"]) == set(sample(runner.config, runner.members, 3))
     assert figures(runner)["personal"]["clients"] == "round"
 
 

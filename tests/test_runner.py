@@ -217,7 +217,7 @@ def test_methods_are_compared_on_the_same_draws():
 @pytest.mark.parametrize(("sample", "count"), [(1.0, 6), (0.5, 3), (0.01, 1), (1, 1), (4, 4)])
 def test_sample_is_a_share_or_a_number(sample, count):
     runner = Runner(config(run={"sample": sample}), federation(), None)
-    assert [len(runner.sample(number)) for number in range(3)] == [count] * 3
+    assert [len(sample(runner.config, runner.members, number)) for number in range(3)] == [count] * 3
 
 
 def test_evaluation_every_few_rounds_and_always_at_the_end():

@@ -1,7 +1,7 @@
 """The experiment file: typed sections, defaults, and errors that help.
 
-Every section is a frozen dataclass whose fields are its keys: those of [train] live in `local.py`, those of a method,
-a net or a partition with the thing itself.
+Every section is a frozen dataclass whose fields are its keys: see `sections.py`; those of [train] live in `local.py`,
+those of a method, a net or a partition with the thing itself.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator
+from typing import Any
 
 from protofed.core import AnyMethod
 from protofed.data.partition import Partition
@@ -22,10 +19,10 @@ from protofed.data.skew import PARTITIONS
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.local import Training
-from protofed.measures.accuracy import Reporting
 from protofed.methods import METHODS
-from protofed.nets import NETS, Design
+from protofed.nets import NETS
 from protofed.options import check, known, options, written
+from protofed.sections import Data, EngineChoice, Eval, Given, NetChoice, NetKeys, Run, System
 
 DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """What a section is when it has no name."""
@@ -34,101 +31,6 @@ GIVEN = "given"
 
 MAY_CHANGE = ("run.rounds", "run.checkpoint_every", "data.root", "engine.workers", "engine.reason")
 """What may change when a run is resumed: the result is the same."""
-
-
-def share_or_number(value: Any) -> Any:
-    """Check `run.sample`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
-        return value
-    raise ValueError("must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients")
-
-
-@dataclass(frozen=True)
-class Run:
-    """[run]"""
-
-    seed: Annotated[int, Ge(0)] = 0
-    """all randomness comes from it"""
-    rounds: Annotated[int, Ge(1)] = 50
-    """how many rounds the run has"""
-    sample: Annotated[int | float, BeforeValidator(share_or_number)] = 1.0
-    """clients in a round: 1.0 is all of them, 0.1 a tenth, 1 a single one"""
-    eval_every: Annotated[int, Ge(1)] = 1
-    """test the clients every so many rounds, and after the last one"""
-    checkpoint_every: Annotated[int, Ge(1)] = 1
-    """store the state every so many rounds, and after the last one: what --resume goes on from"""
-
-
-@dataclass(frozen=True)
-class Data:
-    """[data]"""
-
-    name: str = "digits"
-    """`protofed list datasets` shows them"""
-    root: str = ""
-    """the folder that has the data files; "": $PROTOFED_DATA, else ~/.cache/protofed"""
-    clients: Annotated[int, Ge(0)] = 0
-    """how many clients there are; 0: as many as the data have by themselves in this partition, else 20"""
-    encoder: str = ""
-    """a file of `protofed export`: its body, frozen, turns the inputs into features, computed once; "": none"""
-    normalise: Literal["dataset", "client"] = "dataset"
-    """dataset: as docs/data.md says, mostly by constants; client: each client by its own means and deviations"""
-
-
-@dataclass(frozen=True)
-class Eval:
-    """[eval]"""
-
-    test: Literal["dataset", "own"] = "dataset"
-    """dataset: clients are tested on their part of the data's test set; own: on a fifth of each class they hold"""
-    validation: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """the share of its training examples that every client sets aside to choose the best round by"""
-    personal: bool = False
-    """score each client's latest model on the balanced test set as FedNH does; takes as many passes as clients"""
-    clients: Literal["all", "round"] = "all"
-    """whose personal models are scored: all clients' (never trained: what it would start from), or the last round's"""
-    reporting: Reporting = "clients"
-    """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
-
-
-@dataclass(frozen=True)
-class EngineChoice:
-    """[engine]"""
-
-    name: Literal["auto", "loop", "stacked"] = "auto"
-    """loop: one client after the other; stacked: clients of one net at once; auto: chosen by a fixed rule"""
-    workers: Annotated[int, Ge(0)] = 0
-    """processes; 0: one a core where the work is worth it. The result does not depend on it"""
-    compile: bool = False
-    """of stacked: let torch compile a step. It takes a minute or so in every process, and a C++ compiler"""
-    reason: str = ""
-    """why `auto` chose as it did; written by the run"""
-
-
-@dataclass(frozen=True)
-class Given:
-    """What is given in Python has no options here."""
-
-
-@dataclass(frozen=True)
-class NetChoice:
-    """A net, how many of the clients have it, relative to the other nets, and the file it starts from."""
-
-    name: str
-    design: Design
-    share: float = 1.0
-    weights: str = ""
-
-
-@dataclass(frozen=True)
-class NetKeys:
-    """The keys of a [net] that every net has."""
-
-    share: Annotated[float, Gt(0), Le(1e6)] = 1.0
-    """how many of the clients have this net, relative to the other [[net]]s"""
-    weights: str = ""
-    """a .safetensors file, or a .pt state dict, with layers to start from: the body's, or all; "": random ones"""
 
 
 @dataclass(frozen=True)
@@ -144,13 +46,14 @@ class Config:
     method: AnyMethod
     train: Training
     eval: Eval
+    system: System
     engine: EngineChoice
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Config:
         """Check a table of sections; everything that is wrong is reported at once."""
         problems: list[str] = []
-        sections = ("run", "data", "partition", "net", "method", "train", "eval", "engine")
+        sections = ("run", "data", "partition", "net", "method", "train", "eval", "system", "engine")
         for name, value in table.items():
             if name not in sections:
                 what = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
@@ -176,6 +79,7 @@ class Config:
             method=method,
             train=check("train", Training, got["train"], problems),
             eval=check("eval", Eval, got["eval"], problems),
+            system=check("system", System, got["system"], problems),
             engine=engine,
         )
         if problems:
@@ -229,6 +133,7 @@ class Config:
             "method": {"name": self.method_name, **options(self.method)},
             "train": options(self.train),
             "eval": options(self.eval),
+            "system": options(self.system),
             "engine": options(self.engine),
         }
 

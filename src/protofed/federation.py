@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protofed.config import GIVEN, Config, Data, Given, NetChoice
+from protofed.config import GIVEN, Config
 from protofed.data.examples import Examples
 from protofed.data.labels import names, numbered
 from protofed.data.partition import Part, a_share
@@ -19,6 +19,7 @@ from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.members import Members, equipped, warmed
 from protofed.nets.own import Own
+from protofed.sections import Data, Given, NetChoice
 
 if TYPE_CHECKING:
     from protofed.net import Net

@@ -24,8 +24,9 @@ from protofed.weights import read
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from protofed.config import Config, Eval
+    from protofed.config import Config
     from protofed.data.dataset import Dataset
+    from protofed.sections import Eval
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.config import NetChoice
 from protofed.core import Client
 from protofed.data.dataset import read_npz
 from protofed.data.examples import Examples
@@ -25,6 +24,7 @@ from protofed.model import Model
 from protofed.nets import make
 from protofed.nets.own import Own
 from protofed.prototypes import Prototypes
+from protofed.sections import NetChoice
 from protofed.threads import one_thread
 
 if TYPE_CHECKING:

@@ -9,12 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from protofed import checkpoint
 from protofed.config import MAY_CHANGE, Config
 from protofed.engines.choice import compilable, engine, resolved
-from protofed.engines.engine import Engine, Part, Score
+from protofed.engines.engine import Asked, Engine, Part, Score
 from protofed.errors import UserError
 from protofed.folder import Folder, uninterrupted
 from protofed.measures.accuracy import tally
@@ -22,6 +20,7 @@ from protofed.measures.personal import Personal, by_client
 from protofed.members import Members
 from protofed.messages import Size, size
 from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, spread, summary, ways
+from protofed.roster import roster
 from protofed.threads import one_thread
 from protofed.trust.guard import sift
 
@@ -121,7 +120,9 @@ class Runner:
         self.server = self.method.start(members.server(config.run.seed, 0))
         self.rounds: list[Row] = []
         self.scores: list[Score] = []
-        self.last = {client: number for number in range(config.run.rounds) for client in self.sample(number)}
+        self.last = {
+            client: number for number in range(config.run.rounds) for client in roster(config, members, number).clients
+        }
         """the last round of each client that has one"""
         self.notes = list(members.notes)
         if config.engine.compile and not compilable(config):
@@ -214,19 +215,24 @@ class Runner:
     def one_round(self, number: int) -> Row:
         """Sample, send, train, guard, aggregate, evaluate."""
         began = time.perf_counter()
-        downs = {client: self.method.broadcast(self.server, client) for client in self.sample(number)}
-        examined = self.examined(number)
-        reports = sorted(self.engine.train(number, downs, examined), key=lambda report: report.upload.client)
+        sampled, clients, slow = roster(self.config, self.members, number)
+        downs = {client: self.method.broadcast(self.server, client) for client in sampled}
+        asked = Asked(self.examined(number), slow)
+        trained = self.engine.train(number, {client: downs[client] for client in clients}, asked)
+        reports = sorted(trained, key=lambda report: report.upload.client)
         uploads, rejected = sift([report.upload for report in reports])
         if uploads:
             self.server = self.method.aggregate(self.members.server(self.config.run.seed, number), self.server, uploads)
-        row: Row = {"round": number + 1, "loss": mean_terms(reports)}
+        row: Row = {
+            "round": number + 1,
+            "loss": mean_terms(reports),
+            **(self.method.noted(self.server) if uploads else {}),
+        }
         self.scores = self.evaluate(number) if self.due(number + 1, self.config.run.eval_every) else []
         row |= accuracies(self.scores, self.config.eval.reporting)
         row |= self.validated(number) if self.scores else {}
         row["accuracy_global"] = self.global_accuracy() if self.scores else None
         row["miou"] = None
-        row |= self.method.noted(self.server)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
         up, down = (
@@ -240,15 +246,11 @@ class Runner:
             "up_bytes": up.bytes,
             "down_bytes": down.bytes,
         }
-        row |= {"clients": list(downs), "rejected": {str(client): reason for client, reason in rejected.items()}}
+        if self.config.system.slow:
+            row["slow"] = {str(client): done for client, done in slow.items()}
+            row["late"] = [client for client in sampled if client not in clients]
+        row |= {"clients": clients, "rejected": {str(client): reason for client, reason in rejected.items()}}
         return row | {"seconds": time.perf_counter() - began}
-
-    def sample(self, number: int) -> list[int]:
-        """The clients of a round, in order."""
-        clients, wanted = len(self.members), self.config.run.sample
-        count = wanted if isinstance(wanted, int) else max(1, round(wanted * clients))
-        site = self.members.server(self.config.run.seed, number)
-        return sorted(torch.randperm(clients, generator=site.generator("sample"))[:count].tolist())
 
     def evaluate(self, number: int, on: Part = "test") -> list[Score]:
         """Every client on its own test or validation set, with what the server would send it now."""
@@ -270,7 +272,11 @@ class Runner:
             return {}
         found = {int(client): hits for row in self.rounds for client, hits in row["personal"].items()}
         last = self.config.run.rounds - 1
-        wanted = range(len(self.members)) if self.config.eval.clients == "all" else self.sample(last)
+        wanted = (
+            range(len(self.members))
+            if self.config.eval.clients == "all"
+            else roster(self.config, self.members, last).clients
+        )
         downs = {client: self.method.broadcast(self.server, client) for client in wanted if client not in found}
         found |= self.engine.examine(last, downs)
         return by_client(found, self.members.train, self.members.balanced, len(self.members.labels))

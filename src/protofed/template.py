@@ -6,12 +6,12 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from protofed.catalogue import first_line
-from protofed.config import Data, EngineChoice, Eval, Run
 from protofed.data.skew import PARTITIONS
 from protofed.local import Training
 from protofed.methods import METHODS
 from protofed.nets import NETS
 from protofed.options import meanings, written
+from protofed.sections import Data, EngineChoice, Eval, Run, System
 
 if TYPE_CHECKING:
     from protofed.config import Config
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def template(config: Config, file: str) -> str:
     """The text of an experiment file."""
-    sections: dict[str, Any] = {"run": Run, "data": Data, "train": Training, "eval": Eval, "engine": EngineChoice}
+    sections: dict[str, Any] = {
+        "run": Run, "data": Data, "train": Training, "eval": Eval, "system": System, "engine": EngineChoice,
+    }  # fmt: skip
     choices: dict[str, dict[str, type[Any]]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
     lines = [f"# An experiment: protofed run {file}", "# Whatever is left out has the value that stands here."]
     for section, table in config.table().items():

@@ -14,6 +14,16 @@ Part = Literal["test", "validation"]
 """Which of its examples a client is asked about."""
 
 
+class Asked(NamedTuple):
+    """What is out of the ordinary in a round."""
+
+    examined: Collection[int] = ()  # who is asked about the balanced test set as soon as it is trained
+    epochs: Mapping[int, int] = {}  # who trains for another number of epochs than planned
+
+
+ORDINARY = Asked()
+
+
 class Report(NamedTuple):
     """A client's round: what it sends, and the terms of its loss summed over the examples it saw."""
 
@@ -35,9 +45,7 @@ class Score(NamedTuple):
 class Engine(Protocol):
     """Trains and evaluates clients and holds what they keep; messages go in by client number."""
 
-    def train(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
-        """Those who are `examined` are asked about the balanced test set as soon as they are trained."""
-        ...
+    def train(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]: ...
 
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]: ...
 

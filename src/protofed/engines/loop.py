@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
-from protofed.engines.engine import Part, Report, Score
+from protofed.engines.engine import ORDINARY, Asked, Part, Report, Score
 from protofed.local import take_part, tested
 from protofed.measures.accuracy import tally
 from protofed.measures.personal import Hits, class_hits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from protofed.data.examples import Examples
     from protofed.local import Outcome, Training
@@ -42,29 +43,35 @@ class Loop:
     def close(self) -> None:
         pass
 
-    def chunks(self, round: int, downs: Mapping[int, Any]) -> list[list[int]]:
+    def chunks(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[list[int]]:
         """Who is trained together: nobody."""
         return [[number] for number in downs]
 
-    def train(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
+    def train(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]:
         """Train the clients that were sent something, and return what they send back."""
-        chunks = [{number: downs[number] for number in chunk} for chunk in self.chunks(round, downs)]
-        return [report for chunk in chunks for report in self.train_chunk(round, chunk, examined)]
+        chunks = [{number: downs[number] for number in chunk} for chunk in self.chunks(round, downs, asked)]
+        return [report for chunk in chunks for report in self.train_chunk(round, chunk, asked)]
 
-    def train_chunk(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
+    def train_chunk(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]:
         """Train clients that are trained together."""
-        return [self.train_one(round, number, down, number in examined) for number, down in downs.items()]
+        return [self.train_one(round, number, down, asked) for number, down in downs.items()]
 
-    def train_one(self, round: int, number: int, down: Any, examined: bool) -> Report:
+    def train_one(self, round: int, number: int, down: Any, asked: Asked) -> Report:
         client, kept = self.client(number, round)
-        return self.finished(number, *take_part(self.method, client, kept, down, self.training), examined)
+        training = replace(self.training, epochs=self.epochs(number, asked))
+        return self.finished(number, *take_part(self.method, client, kept, down, training), asked)
 
-    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome, examined: bool) -> Report:
+    def epochs(self, number: int, asked: Asked) -> int:
+        """How long a client trains."""
+        return asked.epochs.get(number, self.training.epochs)
+
+    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome, asked: Asked) -> Report:
         """What a client keeps stays here; what it sends, and how its training went, is reported."""
         kept = self.kept[number] = self.method.keep(trained)
-        upload = Upload(number, trained.examples, outcome.steps, 1.0, self.method.upload(trained))
+        work = self.epochs(number, asked) / max(1, self.training.epochs)
+        upload = Upload(number, trained.examples, outcome.steps, work, self.method.upload(trained))
         terms = {name: float(value) for name, value in outcome.terms.items()}
-        hits = self.hits(trained, trained.params, trained.down, kept) if examined else {}
+        hits = self.hits(trained, trained.params, trained.down, kept) if number in asked.examined else {}
         return Report(upload, terms, outcome.seen, hits)
 
     def hits(self, client: Client, params: Params, down: Any, kept: Any) -> Hits:

@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load
 
 from protofed.core import Upload
-from protofed.engines.engine import Part, Report, Score
+from protofed.engines.engine import ORDINARY, Asked, Part, Report, Score
 from protofed.errors import UserError
 from protofed.messages import grouped, to_bytes, unflatten
 
@@ -48,6 +48,7 @@ class Job(NamedTuple):
     round: int
     clients: list[int]
     examined: list[int] = []
+    epochs: dict[str, int] = {}
 
 
 class Worker(NamedTuple):
@@ -89,10 +90,11 @@ class Pool:
     def restore(self, state: dict[int, Any]) -> None:
         self.inner.restore(state)
 
-    def train(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
+    def train(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]:
+        epochs = {str(client): number for client, number in asked.epochs.items()}
         jobs = [
-            Job("train", round, chunk, [client for client in chunk if client in examined])
-            for chunk in self.inner.chunks(round, downs)
+            Job("train", round, chunk, sorted(asked.examined), epochs)
+            for chunk in self.inner.chunks(round, downs, asked)
         ]
         jobs.sort(key=lambda job: -sum(len(self.inner.members.train[client]) for client in job.clients))
         reports = []
@@ -228,7 +230,8 @@ def worked(
     downs = {client: messages[place] for client, place in zip(clients, job["downs"], strict=True)}
     inner.kept = {client: unflatten(types["kept"], stored.get(str(client), {})) for client in job["joined"]}
     if job["kind"] == "train":
-        reports = inner.train_chunk(job["round"], downs, job["examined"])
+        asked = Asked(job["examined"], {int(client): number for client, number in job["epochs"].items()})
+        reports = inner.train_chunk(job["round"], downs, asked)
         told = [
             {
                 **{key: getattr(report.upload, key) for key in ("client", "examples", "steps", "work")},

@@ -7,6 +7,7 @@ examples of weight 0, a client that has finished stands still, and every now and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,20 +74,25 @@ def shapes(tree: Any) -> tuple[Any, ...]:
 
 def train_together(
     method: AnyMethod, clients: Sequence[Client], starts: Sequence[Params], downs: Sequence[Any], kepts: Sequence[Any],
-    phases: Sequence[Phase], training: Training, make_step: MakeStep, purpose: str = "batches",
+    phases: Sequence[Sequence[Phase]], training: Training, make_step: MakeStep, purpose: str = "batches",
 ) -> list[Outcome]:  # fmt: skip
-    """Train clients with equal nets and messages of equal shapes: for each what `local.train` gives, to rounding."""
+    """Train clients with equal nets and messages of equal shapes: for each what `local.train` gives, to rounding.
+
+    Their phases train the same parts, for any numbers of epochs.
+    """
     net = clients[0].net
-    plans = [schedule(client, client.examples, phases, training, purpose) for client in clients]
-    order = sorted(range(len(clients)), key=lambda place: -sum(len(epoch) for part in plans[place] for epoch in part))
+    plans = [
+        schedule(client, client.examples, own, training, purpose) for client, own in zip(clients, phases, strict=True)
+    ]
     outcomes = [Outcome({name: value.clone() for name, value in start.items()}) for start in starts]
-    down, kept = Shared([downs[place] for place in order]), Shared([kepts[place] for place in order])
-    step = make_step(
-        (id(net), down.key, kept.key, shapes(starts[0])), lambda: stepper(method, net, training, down, kept)
-    )
     with in_training(net):
-        for number, phase in enumerate(phases):
+        for number, phase in enumerate(phases[0]):
             moving = movable(net, starts[0], phase)
+            order = sorted(range(len(clients)), key=lambda place: -sum(map(len, plans[place][number])))
+            down, kept = Shared([downs[place] for place in order]), Shared([kepts[place] for place in order])
+            step = make_step(
+                (id(net), down.key, kept.key, shapes(starts[0])), partial(stepper, method, net, training, down, kept)
+            )
             Phased(
                 [clients[place] for place in order], [outcomes[place] for place in order],
                 [plans[place][number] for place in order], down, kept, moving, training, purpose, step,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protofed.engines.engine import Report
+from protofed.engines.engine import ORDINARY, Asked, Report
 from protofed.engines.loop import Loop
 from protofed.engines.stack import Step, shapes, train_together
 from protofed.engines.traced import Traced
 from protofed.local import trained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from protofed.core import AnyMethod
     from protofed.local import Training
@@ -31,13 +31,14 @@ class Stacked(Loop):
         self.steps: dict[Any, Step] = {}
         self.compiled = compiled
 
-    def chunks(self, round: int, downs: Mapping[int, Any]) -> list[list[int]]:
+    def chunks(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[list[int]]:
         """Who is trained together: by net and by the shapes of what they receive and keep, then dealt out evenly."""
         groups: dict[Any, list[int]] = {}
         for number, down in downs.items():
             client, kept = self.client(number, round)
             alone = number if client.net.alone else None
-            groups.setdefault((id(client.net), alone, shapes(down), shapes(kept)), []).append(number)
+            trains = tuple(phase.trains for phase in self.method.phases(self.epochs(number, asked)))
+            groups.setdefault((id(client.net), alone, trains, shapes(down), shapes(kept)), []).append(number)
         made = []
         for members in groups.values():
             count = -(-len(members) // MOST)
@@ -49,22 +50,20 @@ class Stacked(Loop):
             ]
         return made
 
-    def train_chunk(self, round: int, downs: Mapping[int, Any], examined: Collection[int] = ()) -> list[Report]:
+    def train_chunk(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]:
         """Train one stack."""
         if len(downs) == 1:
-            return super().train_chunk(round, downs, examined)
+            return super().train_chunk(round, downs, asked)
         clients, kepts = zip(*(self.client(number, round) for number in downs), strict=True)
         starts = [self.method.receive(kept, down) for kept, down in zip(kepts, downs.values(), strict=True)]
         for client, start in zip(clients, starts, strict=True):
             client.net.check(start)
-        phases = self.method.phases(self.training.epochs)
+        phases = [self.method.phases(self.epochs(number, asked)) for number in downs]
         outcomes = train_together(
             self.method, clients, starts, list(downs.values()), kepts, phases, self.training, self.prepared
         )
         return [
-            self.finished(
-                number, trained(client, kept, downs[number], start, outcome, self.training), outcome, number in examined
-            )
+            self.finished(number, trained(client, kept, downs[number], start, outcome, self.training), outcome, asked)
             for number, client, kept, start, outcome in zip(downs, clients, kepts, starts, outcomes, strict=True)
         ]
 
