@@ -1,7 +1,8 @@
-"""How far apart clients are: their features from a central model's, and their gradients (Michieli & Ozay 2021, sec. 5.1)."""
+"""How far clients are apart: their features from a central model's, and their gradients (Michieli & Ozay 2021, 5.1)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def mmd(p: Tensor, q: Tensor, width: float) -> float:
     The biased quadratic-time estimate of Gretton et al. 2012: it is never negative, and 0 for equal samples.
     """
     squared = kernel_mean(p, p, width) + kernel_mean(q, q, width) - 2 * kernel_mean(p, q, width)
-    return max(squared, 0.0) ** 0.5
+    return math.sqrt(max(squared, 0.0))
 
 
 def kernel_mean(a: Tensor, b: Tensor, width: float) -> float:
@@ -59,7 +60,7 @@ def gradient_dissimilarity(
 ) -> float:
     """Fig. 2, third row: the mean over clients of ||grad L_k - grad L||^2, without dropout.
 
-    grad L weighs clients by their examples (Eq. 1); clients without any are left out. `loss` gives the mean over a batch.
+    grad L weighs clients by their examples (Eq. 1); clients without any are left out. `loss` is a batch's mean.
     """
     names = sorted(name for name in params if net.trains(name, params[name]))
     grads, sizes = [], []
