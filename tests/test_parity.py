@@ -138,7 +138,7 @@ def test_loss_can_be_mapped_over_clients(method):
     def gradient(params, batch, down, kept, key):
         def total(params):
             with DerivedDropout(key):
-                loss = method.loss(toy, params, batch, down, kept)
+                loss = method.loss(toy, params, batch, method.prepare(down), kept)
             return loss.total, loss.observed
 
         return torch.func.grad(total, has_aux=True)(params)

@@ -155,12 +155,16 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Client: where training starts, and what is evaluated."""
         raise TypeError(f"{type(self).__name__} must say where training starts: define receive(kept, down)")
 
+    def prepare(self, down: Down) -> Any:
+        """Client, before it trains: what `loss` gets as `down`; by default the message itself."""
+        return down
+
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Client: what trains, for how long."""
         return (Phase(epochs),)
 
-    def loss(self, net: Net, params: Params, batch: Batch, down: Down, kept: Kept) -> Loss:
-        """Client, TRACED."""
+    def loss(self, net: Net, params: Params, batch: Batch, down: Any, kept: Kept) -> Loss:
+        """Client, TRACED; `down` is what `prepare` made of the message."""
         return Loss(supervised=cross_entropy(net(params, batch.x)[1], batch))
 
     def keep(self, trained: Trained[Down, Kept]) -> Kept:

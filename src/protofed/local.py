@@ -178,7 +178,8 @@ def take_part(
     """A client's round: it receives, checks, trains; what it keeps and uploads is up to the method."""
     start = method.receive(kept, down)
     client.net.check(start)
-    outcome = train(method, client, client.data, start, down, kept, method.phases(training.epochs), training)
+    phases = method.phases(training.epochs)
+    outcome = train(method, client, client.data, start, method.prepare(down), kept, phases, training)
     return trained(client, kept, down, start, outcome, training), outcome
 
 
@@ -200,7 +201,7 @@ def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Tr
     if not phases:
         return params
     with torch.enable_grad():
-        return train(method, client, client.data, params, down, kept, phases, training, "tune").params
+        return train(method, client, client.data, params, method.prepare(down), kept, phases, training, "tune").params
 
 
 def movable(net: Net, params: Params, phase: Phase) -> list[str]:

@@ -28,6 +28,19 @@ class Size(NamedTuple):
         return Size(*(a + b for a, b in zip(self, other, strict=True))) if isinstance(other, Size) else NotImplemented
 
 
+def interned(messages: dict[int, Any]) -> dict[int, Any]:
+    """The messages; those that are made of the very same tensors are one object."""
+    first: dict[Any, Any] = {}
+    return {client: first.setdefault(identity(message), message) for client, message in messages.items()}
+
+
+def identity(tree: Any) -> Any:
+    """The same for trees of the same tensors in the same places."""
+    if isinstance(tree, dict):
+        return tuple((key, identity(tree[key])) for key in sorted(tree))
+    return tuple(map(identity, tree)) if isinstance(tree, tuple) else id(tree)
+
+
 def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
     """Tensors by "/"-joined names; of prototypes only the rows with support."""
     if isinstance(tree, Tensor):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from protofed.folder import Folder, uninterrupted
 from protofed.measures.accuracy import tally
 from protofed.measures.personal import Personal, by_client
 from protofed.members import Members
-from protofed.messages import Size, size
+from protofed.messages import Size, interned, size
 from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, spread, summary, ways
 from protofed.roster import roster
 from protofed.threads import one_thread
@@ -216,7 +216,7 @@ class Runner:
         """Sample, send, train, guard, aggregate, evaluate."""
         began = time.perf_counter()
         sampled, clients, slow = roster(self.config, self.members, number)
-        downs = {client: self.method.broadcast(self.server, client) for client in sampled}
+        downs = self.messages(sampled)
         asked = Asked(self.examined(number), slow)
         trained = self.engine.train(number, {client: downs[client] for client in clients}, asked)
         reports = sorted(trained, key=lambda report: report.upload.client)
@@ -252,10 +252,13 @@ class Runner:
         row |= {"clients": clients, "rejected": {str(client): reason for client, reason in rejected.items()}}
         return row | {"seconds": time.perf_counter() - began}
 
+    def messages(self, clients: Iterable[int]) -> dict[int, Any]:
+        """What the server sends now; equal messages are one object, so that engines send and stack them once."""
+        return interned({client: self.method.broadcast(self.server, client) for client in clients})
+
     def evaluate(self, number: int, on: Part = "test") -> list[Score]:
         """Every client on its own test or validation set, with what the server would send it now."""
-        downs = {client: self.method.broadcast(self.server, client) for client in range(len(self.members))}
-        return self.engine.evaluate(number, downs, on)
+        return self.engine.evaluate(number, self.messages(range(len(self.members))), on)
 
     def examined(self, number: int) -> set[int]:
         """Whose model is scored on the balanced test set after this round's training: it stays the latest one."""
@@ -277,8 +280,7 @@ class Runner:
             if self.config.eval.clients == "all"
             else roster(self.config, self.members, last).clients
         )
-        downs = {client: self.method.broadcast(self.server, client) for client in wanted if client not in found}
-        found |= self.engine.examine(last, downs)
+        found |= self.engine.examine(last, self.messages([client for client in wanted if client not in found]))
         return by_client(found, self.members.train, self.members.balanced, len(self.members.labels))
 
     def validated(self, number: int) -> Row:

@@ -58,16 +58,18 @@ class Stacked(Loop):
         starts = [self.method.receive(kept, down) for kept, down in zip(kepts, downs.values(), strict=True)]
         for client, start in zip(clients, starts, strict=True):
             client.net.check(start)
+        ready = {id(down): self.method.prepare(down) for down in {id(down): down for down in downs.values()}.values()}
         phases = [self.method.phases(self.epochs(number, asked)) for number in downs]
         outcomes = train_together(
-            self.method, clients, starts, list(downs.values()), kepts, phases, self.training, self.prepared
-        )
+            self.method, clients, starts, [ready[id(down)] for down in downs.values()], kepts, phases, self.training,
+            self.step_for,
+        )  # fmt: skip
         return [
             self.finished(number, trained(client, kept, downs[number], start, outcome, self.training), outcome, asked)
             for number, client, kept, start, outcome in zip(downs, clients, kepts, starts, outcomes, strict=True)
         ]
 
-    def prepared(self, key: Any, build: Callable[[], Step]) -> Step:
+    def step_for(self, key: Any, build: Callable[[], Step]) -> Step:
         """The step for stacks of a kind."""
         if key not in self.steps:
             self.steps[key] = Traced(build(), self.compiled)

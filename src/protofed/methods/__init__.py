@@ -5,6 +5,7 @@ from protofed.methods.fedavg import FedAvg
 from protofed.methods.fednh import FedNH
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
+from protofed.methods.mpfedcl import MpFedCL
 from protofed.methods.protomargin import ProtoMargin
 
 METHODS: dict[str, type[AnyMethod]] = {
@@ -12,5 +13,6 @@ METHODS: dict[str, type[AnyMethod]] = {
     "fednh": FedNH,
     "fedproto": FedProto,
     "local": Local,
+    "mpfedcl": MpFedCL,
     "protomargin": ProtoMargin,
 }

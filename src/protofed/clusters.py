@@ -1,0 +1,88 @@
+"""Several centres for each class: k-means of all classes at once, and DBSCAN (MP-FedCL, Eq. 7)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protofed.prototypes import Prototypes
+
+ROUNDS = 100
+"""After so many steps k-means stops, settled or not."""
+
+
+def kmeans(z: Tensor, y: Tensor, classes: int, k: int, generator: torch.Generator) -> Prototypes:
+    """Up to k centres [classes, k, dim] for each class of embeddings [n, dim] with labels [n], and how many each has.
+
+    Starts are drawn as in k-means++. A class with fewer examples than k has as many centres as examples.
+    """
+    points, there = padded(z, y, classes)
+    return lloyd(points, there, plus_plus(points, there, k, generator))
+
+
+def padded(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Embeddings by class [classes, most, dim], and which of them are there [classes, most]."""
+    counts = torch.bincount(y, minlength=classes)
+    order = torch.argsort(y, stable=True)
+    place = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[order]]
+    points = z.new_zeros(classes, max(1, int(counts.max()) if classes else 1), z.shape[-1])
+    points[y[order], place] = z[order]
+    return points, torch.arange(points.shape[1]) < counts.unsqueeze(1)
+
+
+def plus_plus(points: Tensor, there: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """Starts [classes, k, dim]: the first at random, each next one the likelier the farther from those before."""
+    chosen = []
+    chance = there.double()
+    for _ in range(k):
+        total = chance.cumsum(1)
+        drawn = torch.rand(len(points), 1, generator=generator, dtype=torch.double) * total[:, -1:]
+        place = (total <= drawn).sum(1).clamp(max=points.shape[1] - 1)
+        chosen.append(points[torch.arange(len(points)), place])
+        apart = (points - chosen[-1].unsqueeze(1)).double().square().sum(-1)
+        chance = torch.where(there, torch.minimum(chance, apart) if len(chosen) > 1 else apart, 0)
+    return torch.stack(chosen, 1)
+
+
+def lloyd(points: Tensor, there: Tensor, starts: Tensor) -> Prototypes:
+    """From starts [classes, k, dim]: points go to the nearest centre, centres to the mean of theirs, until all stay."""
+    k = starts.shape[1]
+    centres, before = starts, None
+    enough = there.sum(1, keepdim=True) > torch.arange(k)  # no more centres than points
+    for _ in range(ROUNDS):
+        apart = torch.cdist(points, centres).masked_fill(~enough.unsqueeze(1), torch.inf)
+        nearest = torch.where(there, apart.argmin(-1), k)  # k: nobody's
+        member = (nearest.unsqueeze(-1) == torch.arange(k)).to(points.dtype)
+        support = member.sum(1)
+        means = member.transpose(1, 2) @ points / support.clamp(min=1).unsqueeze(-1)
+        centres = torch.where((support > 0).unsqueeze(-1), means, centres)
+        if before is not None and torch.equal(nearest, before):
+            break
+        before = nearest
+    held = support > 0
+    return Prototypes(torch.where(held.unsqueeze(-1), centres, 0), support)
+
+
+def dbscan(z: Tensor, y: Tensor, classes: int, k: int, eps: float, neighbours: int) -> Prototypes:
+    """The means of each class's clusters as DBSCAN finds them, the k largest; where it finds none, the class's mean.
+
+    `eps` 0: for each class the median distance of a point to its `neighbours`-th nearest.
+    """
+    from sklearn.cluster import DBSCAN
+    from sklearn.neighbors import NearestNeighbors
+
+    made = Prototypes.empty(classes, z.shape[-1], k)
+    for label in y.unique().tolist():
+        own = z[y == label].double().numpy()
+        reach = eps
+        if not reach and len(own) > neighbours:
+            far = NearestNeighbors(n_neighbors=neighbours + 1).fit(own).kneighbors(own)[0][:, -1]
+            reach = float(np.median(far))
+        found = DBSCAN(eps=max(reach, 1e-12), min_samples=neighbours).fit_predict(own)
+        groups = [own[found == number] for number in range(found.max() + 1)] or [own]
+        groups.sort(key=len, reverse=True)
+        for place, group in enumerate(groups[:k]):
+            made.mean[label, place] = torch.from_numpy(group.mean(0)).to(z.dtype)
+            made.support[label, place] = len(group)
+    return made

@@ -1,0 +1,217 @@
+"""MP-FedCL's Eq. (7) to (13) by hand, and its clustering beside scikit-learn's."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+from protofed.clusters import dbscan, kmeans, lloyd, padded
+from protofed.core import Batch, Prototypes, Upload
+from protofed.methods.mpfedcl import MpFedCL, Shared, Slots, merge
+from protofed.net import Net
+from protofed.nets.mlp import MlpMpFedCL
+from toys import config, everything, federation, figures, played
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three classes of 60 points in two groups each."""
+    draw = np.random.RandomState(seed)
+    centres = draw.normal(0, 6, (3, 2, 4))
+    z = np.concatenate([draw.normal(centres[c, g], 1, (30, 4)) for c in range(3) for g in range(2)])
+    return torch.from_numpy(z).float(), torch.arange(3).repeat_interleave(60)
+
+
+def inertia(z: torch.Tensor, centres: torch.Tensor) -> float:
+    return float(torch.cdist(z.double(), centres.double()).min(1).values.square().sum())
+
+
+def test_eq7_from_the_same_starts_it_is_scikit_learns():
+    z, y = blobs()
+    shuffled = torch.randperm(len(y), generator=generator())
+    z, y = z[shuffled], y[shuffled]
+    points, there = padded(z, y, 3)
+    starts = points[:, :3]
+    found = lloyd(points, there, starts)
+    for label in range(3):
+        own = z[y == label]
+        reference = KMeans(3, init=starts[label].numpy(), n_init=1, tol=0).fit(own.numpy())
+        assert inertia(own, found.mean[label]) == pytest.approx(reference.inertia_, rel=0.02)
+        assert found.support[label].sum() == len(own)
+
+
+def test_kmeans_finds_groups_and_is_a_function_of_the_generator():
+    z, y = blobs(3)
+    found = kmeans(z, y, 3, 2, generator(1))
+    assert found.support.tolist() == [[30, 30]] * 3
+    again = kmeans(z, y, 3, 2, generator(1))
+    assert torch.equal(found.mean, again.mean)
+
+
+def test_a_class_with_fewer_examples_than_k_has_as_many_centres():
+    z = torch.tensor([[0.0, 0.0], [4.0, 4.0], [9.0, 9.0]])
+    found = kmeans(z, torch.tensor([0, 0, 2]), 3, 3, generator())
+    assert (found.support > 0).sum(1).tolist() == [2, 0, 1]
+    assert sorted(found.mean[0, found.support[0] > 0].tolist()) == [[0, 0], [4, 4]]
+    assert found.mean[2, found.support[2] > 0].tolist() == [[9, 9]]
+    nothing = kmeans(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), 3, 2, generator())
+    assert not nothing.support.any()
+
+
+def test_equal_points_are_one_centre():
+    found = kmeans(torch.ones(5, 2), torch.zeros(5, dtype=torch.long), 1, 2, generator())
+    assert found.support.sum() == 5
+    assert torch.equal(found.mean[found.support > 0], torch.ones(int((found.support > 0).sum()), 2))
+
+
+def test_dbscan_takes_the_largest_clusters():
+    z = torch.cat([torch.zeros(6, 2), torch.full((9, 2), 10.0), torch.full((5, 2), 20.0), torch.tensor([[99.0, 0.0]])])
+    z = z + torch.randn(z.shape, generator=generator()) * 0.01
+    found = dbscan(z, torch.zeros(len(z), dtype=torch.long), 2, 2, eps=1.0, neighbours=3)
+    assert found.support.tolist() == [[9, 6], [0, 0]]
+    assert found.mean[0, 0].tolist() == pytest.approx([10, 10], abs=0.05)
+
+
+def test_dbscan_that_finds_no_cluster_gives_the_mean():
+    z = torch.tensor([[0.0, 0.0], [100.0, 0.0], [0.0, 200.0]])
+    found = dbscan(z, torch.tensor([0, 0, 0]), 1, 2, eps=1.0, neighbours=2)
+    assert found.support.tolist() == [[3, 0]]
+    assert found.mean[0, 0].tolist() == pytest.approx([100 / 3, 200 / 3])
+    assert dbscan(z[:1], torch.tensor([0]), 1, 2, eps=0.0, neighbours=4).support.tolist() == [[1, 0]]
+
+
+# Two clients, k = 2, two dimensions, three classes. Class 0: both clients have two prototypes. Class 1: client 0 has one
+# only. Class 2: nobody.
+POOL = Prototypes(
+    torch.tensor([[[1.0, 0.0], [3.0, 0.0], [5.0, 0.0], [7.0, 0.0]], [[0.0, 2.0], [0, 0], [0.0, 6.0], [0.0, 10.0]], [[0.0, 0.0]] * 4]),
+    torch.tensor([[1.0, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]]),
+)  # fmt: skip
+
+
+def test_eq9_and_eq10_padding_by_hand():
+    slots = MpFedCL(unit=False).prepare(Shared({}, POOL))
+    assert slots.seen.tolist() == [1, 1, 0]
+    assert slots.vectors[:, 0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
+    # Client 0 has fewer than two of class 1: both are the mean of all three, (0, 6). Client 1's stay.
+    assert slots.vectors[:, 1].tolist() == [[0, 6], [0, 6], [0, 6], [0, 10]]
+
+
+SLOTS = Slots(
+    torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]]]),
+    torch.tensor([1.0, 1.0, 0.0]),
+)
+BATCH = Batch(torch.zeros(1, 1), torch.tensor([0]), torch.ones(1))
+
+
+def log_share(own: float, other: float) -> float:
+    return own - math.log(math.exp(own) + math.exp(other))
+
+
+def test_eq11_by_hand():
+    z = torch.tensor([[0.6, 0.8]])
+    found = MpFedCL(unit=False, temperature=0.5).against(z, BATCH, SLOTS).item()
+    # slot 0: v.u = 0.6 and 0.8; slot 1: 1.2 and 0.4; over tau: doubled
+    assert found == pytest.approx(-(log_share(1.2, 1.6) + log_share(2.4, 0.8)) / 2, rel=1e-5)
+    letter = MpFedCL(unit=False, temperature=0.5, positives="letter").against(z, BATCH, SLOTS).item()
+    assert letter == pytest.approx(-(log_share(1.6, 1.2) + log_share(0.8, 2.4)) / 2, rel=1e-5)
+
+
+def test_eq11_with_unit_lengths_by_hand():
+    slots = MpFedCL().prepare(Shared({}, Prototypes(torch.tensor([[[2.0, 0.0]], [[0.0, 9.0]]]), torch.ones(2, 1))))
+    found = MpFedCL(temperature=1.0).against(torch.tensor([[3.0, 4.0]]), BATCH, slots).item()
+    assert found == pytest.approx(-log_share(0.6, 0.8), rel=1e-5)
+
+
+def test_eq11_pulls_to_the_own_class_and_pushes_from_others():
+    z = torch.tensor([[0.1, 0.1]], requires_grad=True)
+    (grad,) = torch.autograd.grad(MpFedCL(unit=False).against(z, BATCH, SLOTS), z)
+    step = -grad[0]
+    assert step[0] > 0  # towards (1, 0) and (2, 0)
+    assert step[1] < 0  # away from (0, 1) and (0, 0.5)
+
+
+@pytest.mark.parametrize("positives", ["own", "letter"])
+def test_while_the_pool_is_empty_there_is_no_contrast(positives):
+    slots = MpFedCL().prepare(Shared({}, Prototypes.empty(3, 2, 4)))
+    z = torch.tensor([[0.6, 0.8]], requires_grad=True)
+    loss = MpFedCL(positives=positives).against(z, BATCH, slots)
+    assert loss.item() == 0
+    assert not torch.autograd.grad(loss, z)[0].any()
+
+
+def test_a_sample_of_a_class_that_nobody_sent_is_left_out():
+    batch = Batch(torch.zeros(1, 1), torch.tensor([2]), torch.ones(1))
+    assert MpFedCL(unit=False).against(torch.tensor([[0.6, 0.8]]), batch, SLOTS).item() == 0
+
+
+def test_eq8_and_the_average_by_hand():
+    method = MpFedCL(k=1)
+    site = SimpleNamespace(generator=lambda purpose: generator())
+    server = method.start(federation().server(0, 0))
+
+    def upload(client, value, size):
+        own = Prototypes.of(torch.full((2, 5), float(value)), torch.tensor([0, 0]), 3)
+        return Upload(client, size, 1, 1.0, Shared({"w": torch.tensor([float(value)])}, own))
+
+    after = method.aggregate(site, server, [upload(1, 4, 30), upload(4, 8, 10)])
+    assert after.params["w"].item() == 5
+    assert after.pool.support[0].tolist() == [0, 2, 0, 0, 2, 0]
+    later = method.aggregate(site, after, [upload(1, 6, 1)])
+    assert later.pool.mean[0, :, 0].tolist() == [0, 6, 0, 0, 8, 0]  # who was not there keeps its modes
+
+
+def test_eq13_by_hand():
+    net = lambda params, x: (x, torch.zeros(len(x), 3))  # noqa: E731
+    scores = MpFedCL().predict(net, {}, torch.tensor([[4.0, 0.0], [0.0, 9.0]]), Shared({}, POOL), ())["prototype"]
+    assert (-scores).tolist() == [
+        [1, pytest.approx(math.hypot(4, 2)), math.inf],
+        [pytest.approx(math.hypot(1, 9)), 1, math.inf],
+    ]
+
+
+def test_k_1_is_the_single_prototype_method():
+    ends = [
+        everything(played(config("mpfedcl", method=how), federation())) for how in ({"k": 1}, {"clustering": "mean"})
+    ]
+    assert ends[0].keys() == ends[1].keys()
+    for name in ends[0]:
+        torch.testing.assert_close(ends[0][name], ends[1][name], rtol=1e-4, atol=1e-5)
+
+
+def test_without_contrast_it_is_fedavg():
+    ours = played(config("mpfedcl", method={"contrast": 0.0}), federation()).server.params
+    plain = played(config("fedavg"), federation()).server.params
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_a_capped_pool_is_merged_class_by_class():
+    merged = merge(POOL, 2, generator())
+    assert merged.support.sum(1).tolist() == [4, 3, 0]
+    assert merged.mean.shape == (3, 2, 2)
+    runner = played(config("mpfedcl", method={"cap": 3}), federation())
+    assert runner.method.broadcast(runner.server, 0).prototypes.mean.shape[1] == 3
+    assert runner.server.pool.mean.shape[1] == 12
+    assert figures(runner)["accuracy"]["prototype"] is not None
+
+
+def test_table2_what_a_round_sends():
+    large = Net("mlp", lambda: MlpMpFedCL().build((4,), 3), (4,), 3)
+    runner = played(config("mpfedcl", rounds=1), federation([[0, 1, 2] * 4], [large]))
+    weights = sum(value.numel() for value in runner.server.params.values())
+    assert figures(runner)["cost"]["up_params"] == weights + 3 * 2 * 256  # on MNIST: 798,474 + 10 * 2 * 256 = 5,120
+
+
+@pytest.mark.parametrize("clustering", ["kmeans", "mean", "dbscan"])
+def test_every_clustering_runs_on_awkward_clients(clustering):
+    runner = played(config("mpfedcl", rounds=2, method={"clustering": clustering, "k": 3}), federation())
+    found = figures(runner)
+    assert found["accuracy"]["prototype"]["mean"] > 0
+    assert all(torch.isfinite(value).all() for value in runner.server.params.values())
