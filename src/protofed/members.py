@@ -54,6 +54,7 @@ class Members:
                 "protofed.run(config, out, federation=...), with resume=True to go on."
             )
         data = SOURCES[config.data.name](config.data.root)
+        data = data.limited(config.data.limit, config.run.seed) if config.data.limit else data
         data = encoded(data, config.data.encoder) if config.data.encoder else data
         dealt = config.partition.split(data.holdings(), config.data.clients, config.run.seed)
         parts = tuple(

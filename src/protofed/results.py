@@ -171,7 +171,10 @@ def summary(
         "majority": members.majority(),
         "domains": domains(members, scores),
         "best": best(rounds),
-        "global": {"accuracy": rounds[-1]["accuracy_global"]},
+        "global": {
+            "accuracy": rounds[-1]["accuracy_global"],
+            "prototype": rounds[-1].get("accuracy_global_prototype"),
+        },
         "personal": {
             **fairness(list(personal.get("head", {}).values())),
             **{way: fairness(list(found.values())) for way, found in personal.items() if way != "head"},

@@ -231,7 +231,7 @@ class Runner:
         self.scores = self.evaluate(number) if self.due(number + 1, self.config.run.eval_every) else []
         row |= accuracies(self.scores, self.config.eval.reporting)
         row |= self.validated(number) if self.scores else {}
-        row["accuracy_global"] = self.global_accuracy() if self.scores else None
+        row |= self.global_accuracies() if self.scores else {"accuracy_global": None}
         row["miou"] = None
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
@@ -290,10 +290,14 @@ class Runner:
         scores, reporting = self.evaluate(number, "validation"), self.config.eval.reporting
         return {f"validation_{way}": over["mean"] for way in ways(scores) if (over := spread(scores, way, reporting))}
 
-    def global_accuracy(self) -> float | None:
-        """The server's own model on the balanced test set, if there is such a model."""
+    def global_accuracies(self) -> Row:
+        """The server's own model on the balanced test set, if there is such a model: by head, and by other ways."""
         net, down = self.members.nets[0], self.method.broadcast(self.server, 0)
         found = [tally(partial(self.method.predict_global, net, down), part) for part in self.members.balanced]
-        if not any("head" in right for right in found):
-            return None
-        return sum(right.get("head", 0) for right in found) / sum(map(len, self.members.balanced))
+        total = sum(map(len, self.members.balanced))
+        right = {
+            way: sum(one[way] for one in found if one) / total
+            for way in dict.fromkeys(key for one in found for key in one)
+        }
+        others = {f"accuracy_global_{way}": share for way, share in right.items() if way != "head"}
+        return {"accuracy_global": right.get("head"), **others}

@@ -51,6 +51,8 @@ class Data:
     """the folder that has the data files; "": $PROTOFED_DATA, else ~/.cache/protofed"""
     clients: Annotated[int, Ge(0)] = 0
     """how many clients there are; 0: as many as the data have by themselves in this partition, else 20"""
+    limit: Annotated[int, Ge(0)] = 0
+    """use only so many training examples, drawn from run.seed; 0: all"""
     encoder: str = ""
     """a file of `protofed export`: its body, frozen, turns the inputs into features, computed once; "": none"""
     normalise: Literal["dataset", "client"] = "dataset"

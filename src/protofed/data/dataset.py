@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,12 @@ class Dataset:
     @property
     def classes(self) -> int:
         return len(self.labels)
+
+    def limited(self, count: int, seed: int) -> Dataset:
+        """With so many of the training examples, at random, in their order; all if there are fewer."""
+        chosen = np.sort(random_state(seed, "limit").permutation(len(self.train))[:count])
+        groups = None if self.train_group is None else self.train_group[chosen]
+        return replace(self, train=self.train.subset(chosen), train_group=groups)
 
     def holdings(self) -> Labels:
         """What a partition has to know."""
