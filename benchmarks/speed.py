@@ -166,7 +166,7 @@ def main() -> None:
         cells = [f"{value:.2f}" if value else "-" for value in used.values()]
         print(f"{name:<20} {cells[0]:>12} {cells[1]:>14} {cells[2]:>17}")
     warming = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found["warming_seconds"].items())
-    print(f"six rounds beforehand, in which steps are recorded or compiled: {warming}")
+    print(f"beforehand, in which steps are recorded or compiled: {warming}")
     for name, ratio in found["ratios"].items():
         print(f"{name}: {ratio:.2f}")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+import protofed
 from protofed.data.examples import channels_last
 from protofed.draws import DerivedDropout
 from protofed.engines.layout import ClientsAsChannels, clients_last
@@ -114,6 +116,71 @@ def test_a_replayed_run_is_the_run_to_the_last_bit(monkeypatch):
     for end in ends[1:]:
         assert ends[0].keys() == end.keys()
         assert all(torch.equal(ends[0][name], end[name]) for name in end)
+
+
+def test_one_tensor_in_two_places_is_two_inputs():
+    traced, x, y = Traced(lambda a, b: a - b, patience=0), torch.ones(2), torch.zeros(2)
+    assert traced(x, x).tolist() == [0, 0]
+    assert traced(x, y).tolist() == [1, 1]
+
+
+def test_types_and_strides_are_kinds_of_their_own():
+    traced = Traced(lambda a: a + torch.full((1,), 0.5, dtype=a.dtype), patience=0)
+    assert traced(torch.tensor([1])).tolist() == [1]
+    assert traced(torch.tensor([1.0])).tolist() == [1.5]
+    flat = Traced(lambda a: a.contiguous().view(-1), patience=0)
+    x = torch.arange(6).reshape(2, 3)
+    assert flat(x).tolist() == [0, 1, 2, 3, 4, 5]
+    assert flat(x.T.contiguous().T).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_compiled_steps_are_compiled_from_the_first():
+    assert Traced(lambda a: a, compiled=True).patience == 0
+
+
+def test_pooling_without_channels_is_torchs_own():
+    x = images(1)[:, :, 0]
+    with ClientsAsChannels():
+        out = vmap(lambda x: F.max_pool2d(x, 3, 2, 1))(x)
+    assert torch.equal(out, torch.stack([F.max_pool2d(own, 3, 2, 1) for own in x]))
+
+
+class Viewed(nn.Module):
+    """As many people write it: `view` wants channels first in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4 * 9, 3)
+
+    def forward(self, x):
+        z = F.max_pool2d(self.conv(x), 2)
+        return self.out(z.view(x.size(0), -1))
+
+
+class Branching(nn.Module):
+    """What it does depends on a value: it cannot be mapped."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.out = nn.Flatten(), nn.Linear(3 * 64, 3)
+
+    def forward(self, x):
+        x = self.flat(x)
+        return self.out(x if x.mean() > 1e6 else 2 * x)
+
+
+@pytest.mark.parametrize(("module", "engine"), [(Viewed, "stacked"), (Branching, "loop")])
+def test_own_nets_of_any_style_run_and_agree(module, engine):
+    draw = np.random.RandomState(0)
+    data = [(draw.normal(size=(20, 3, 8, 8)).astype(np.float32), np.arange(20) % 3) for _ in range(3)]
+    made = protofed.Federation(data=data, nets=[lambda: (module(), "out")])
+    results = [
+        protofed.run({"run": {"rounds": 2}, "engine": {"name": name}}, federation=made) for name in ("auto", "loop")
+    ]
+    assert results[0].summary["engine"] == engine
+    for client in range(3):
+        for a, b in zip(*(result.model(client).parameters() for result in results), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_a_kind_of_input_is_recorded_when_it_has_come_often():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 
-from protofed import Config, run
+from protofed import Config, Federation, run
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
 from protofed.local import take_part
@@ -44,7 +45,7 @@ def test_a_client_without_examples_does_not_count():
     assert accuracies([1, 1], [2, 2], held=[0, 0]) == {"v": None, "l": None, "all": None}
     rows = [accuracies([1, 1], [2, 2], held) for held in ([0, 0], [1, 0])]
     assert fairness(rows)["v"] == 0.5
-    assert fairness([]) == {"v": None, "l": None, "all": None}
+    assert fairness([]) == dict.fromkeys(["v", "v_std", "l", "l_std", "all", "all_std"])
 
 
 def test_fairness_is_the_spread_over_clients():
@@ -108,7 +109,7 @@ def test_over_the_clients_of_the_last_round():
 def test_it_costs_nothing_unless_asked_for():
     runner = played(config("fedavg"), federation())
     assert "personal" not in runner.rounds[-1]
-    assert figures(runner)["personal"] == {"v": None, "l": None, "all": None, "clients": None}
+    assert figures(runner)["personal"] == dict.fromkeys(["v", "v_std", "l", "l_std", "all", "all_std", "clients"])
 
 
 @dataclass(frozen=True)
@@ -159,3 +160,16 @@ def test_prototypes_are_scored_beside_the_head():
 def test_it_is_part_of_the_experiment():
     first = Config.of({})
     assert replace(first, eval=replace(first.eval, personal=True)).digest() != first.digest()
+
+
+def test_a_client_is_asked_about_inputs_that_its_net_can_take():
+    draw = np.random.RandomState(0)
+    data = [(draw.normal(size=(30, wide)), np.arange(30) % 3) for wide in (4, 6)]
+    result = run({"run": {"rounds": 2}, **PERSONAL}, federation=Federation(data=data))
+    assert result.summary["personal"]["v"] is not None
+    assert all(row["personal_all"] is not None for row in result.clients)
+
+
+def test_where_there_are_no_prototypes_yet_nobody_is_right():
+    nothing = class_hits(lambda x: {"prototype": torch.full((len(x), 3), -torch.inf)}, [examples([0, 1, 2])], 3)
+    assert nothing == {"prototype": [0, 0, 0]}

@@ -139,19 +139,29 @@ def test_attention_is_positive_sums_to_one_and_knows_no_order(known):
 def test_eq4_and_eq8_prototypes_before_and_after_training():
     y = torch.tensor([0, 0, 1])
     z = {
-        True: torch.tensor([[0.0, 2.0], [0.0, 4.0], [5.0, 0.0]]),
-        False: torch.tensor([[1.0, 0.0], [3.0, 0.0], [6.0, 1.0]]),
+        True: torch.tensor([[0.0, 2.0, 1.0], [0.0, 4.0, 2.0], [5.0, 0.0, 0.0]]),
+        False: torch.tensor([[0.0, 1.0, 0.0], [0.0, 3.0, 0.0], [6.0, 0.0, 3.0]]),
     }
     trained = SimpleNamespace(
         features=lambda before: (z[before], y), net=SimpleNamespace(classes=2), params={"w": torch.zeros(1)}
     )
     message = ProtoMargin().upload(trained)
-    # scaled: before (0, 1) and (1, 0); after (1, 0) and (1, 0).
-    assert message.prototypes.mean[:, 0].tolist() == [[1, 0], [1, 0]]
-    far = 2**0.5
+    # scaled: before (0, 1, .5) and (1, 0, 0); after (0, 1, 0) and (1, 0, .5).
+    assert message.prototypes.mean[:, 0].tolist() == [[0, 1, 0], [1, 0, 0.5]]
+    assert message.prototypes.support[:, 0].tolist() == [2, 1]
+    near, far = 0.5, (2**0.5, 2**0.5)  # (0, 1, .5) to (1, 0, .5); (1, 0, 0) to (0, 1, 0)
     assert message.moved.tolist() == pytest.approx(
-        [(far - far) / (2 * far), 0]
-    )  # class 1: 0 to its own, 0 to the other
+        [(far[0] - near) / (far[0] + near), (far[1] - near) / (far[1] + near)]
+    )
+    other_way = ProtoMargin().deviations(message.prototypes, message.prototypes)
+    assert other_way.tolist() == [1, 1]  # nothing moved
+
+
+def test_a_client_without_examples_does_not_count():
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    empty = sent(3, Prototypes.empty(2, 1), [0.0, 0.0], 9.0, 0)
+    assert ProtoMargin().aggregate(None, server, [*UPLOADS, empty]).attention[3] == 0
+    assert ProtoMargin().attention(KNOWN, [empty, empty]).tolist() == [0.5, 0.5]
 
 
 def test_a_run_tells_its_attention_and_sends_little_more_than_fedavg():

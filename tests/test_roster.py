@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 import torch
 
+from protofed.core import Phase
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
+from protofed.methods.fedproto import FedProto
 from protofed.roster import roster, sample
 from toys import LABELS, config, everything, federation, net, played, played_on
 
@@ -50,7 +53,23 @@ def test_slow_clients_do_any_number_of_epochs():
     assert all(count / 1800 == pytest.approx(0.25, abs=0.04) for count in done.values())
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fednh", "protomargin"])
+@dataclass(frozen=True)
+class Two(FedProto):
+    """Phases of different lengths: another order of clients in each."""
+
+    def phases(self, epochs):
+        return (Phase(3 - epochs, ("head.",)), Phase(epochs, ("body.",)))
+
+
+@dataclass(frozen=True)
+class Some(FedProto):
+    """Phases that depend on the epochs."""
+
+    def phases(self, epochs):
+        return (Phase(epochs, ("head.",)), Phase(1, ("body.",))) if epochs > 1 else (Phase(1, ("body.",)),)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fednh", "protomargin", "fedrep", Two(), Some()])
 @pytest.mark.parametrize(
     "engine", [Stacked, lambda *about: Pool(Loop(*about), 2), lambda *about: Pool(Stacked(*about), 2)]
 )

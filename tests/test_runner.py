@@ -21,6 +21,7 @@ from protofed.folder import Folder
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
+from protofed.roster import sample
 from protofed.runner import Runner, run
 from toys import config, everything, federation, figures, played
 
@@ -214,9 +215,9 @@ def test_methods_are_compared_on_the_same_draws():
     assert all(len(row["clients"]) == 2 for row in first.rounds)
 
 
-@pytest.mark.parametrize(("sample", "count"), [(1.0, 6), (0.5, 3), (0.01, 1), (1, 1), (4, 4)])
-def test_sample_is_a_share_or_a_number(sample, count):
-    runner = Runner(config(run={"sample": sample}), federation(), None)
+@pytest.mark.parametrize(("wanted", "count"), [(1.0, 6), (0.5, 3), (0.01, 1), (1, 1), (4, 4)])
+def test_sample_is_a_share_or_a_number(wanted, count):
+    runner = Runner(config(run={"sample": wanted}), federation(), None)
     assert [len(sample(runner.config, runner.members, number)) for number in range(3)] == [count] * 3
 
 

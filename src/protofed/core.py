@@ -53,7 +53,7 @@ class Phase(NamedTuple):
     """A stretch of local training with an optimiser of its own."""
 
     epochs: int
-    trains: tuple[str, ...] = ("",)  # prefixes of the parameters that move; "" is all of them
+    trains: tuple[str, ...] = ("",)  # the parts that move, as `net.selected` names them; "" is all
 
 
 class Upload(NamedTuple, Generic[Up]):
@@ -191,7 +191,7 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Client: every way of predicting that the method has."""
         return {"head": net(params, x)[1]}
 
-    def predict_global(self, net: Net, down: Down, x: Tensor) -> Scores:
+    def predict_global(self, net: Net, server: Server, x: Tensor) -> Scores:
         """The server's own model, if there is one."""
         return {}
 

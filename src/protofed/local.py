@@ -18,6 +18,7 @@ from protofed import draws
 from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
 from protofed.data.augment import Change, changer
 from protofed.errors import UserError
+from protofed.net import selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -206,7 +207,8 @@ def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Tr
 
 def movable(net: Net, params: Params, phase: Phase) -> list[str]:
     """The names of what trains in a phase, sorted: a file may give them back in another order."""
-    names = [name for name in sorted(params) if name.startswith(phase.trains) and net.trains(name, params[name])]
+    moving = {name for part in phase.trains for name in selected(params, part)}
+    names = [name for name in sorted(moving) if net.trains(name, params[name])]
     if not any(net.trains(name, value) for name, value in params.items()):
         raise UserError(f"net {net.name} has no parameter that can train: all of them are frozen.")
     if not names:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from protofed.data.examples import channels_last
 from protofed.draws import DrawFrom, no_global_draws
 from protofed.errors import UserError
 
@@ -72,13 +73,21 @@ class Net:
             isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False)
             for layer in self.module.modules()
         )
-        """Does what it does to an example depend on the others, or change its buffers? Then it cannot be stacked."""
+        """Does what it does to an example depend on the others, change buffers, or resist `vmap`? It is not stacked."""
         self.shapes = {name: tuple(value.shape) for name, value in first.items()}
         if strange := [name for name in self.shapes if "/" in name]:
             raise UserError(f"net {self.name} has a layer with a / in its name, {strange[0]}. Call it otherwise.")
+        self.plain = False
+        """Does it want images with their channels first in memory, as for `view`?"""
         self.cost = 0.0
-        with torch.no_grad(), self.counting():
-            z, _ = self(first, torch.zeros(1, *shape))
+        with torch.no_grad():
+            if len(shape) == 3:
+                try:
+                    self(first, channels_last(torch.zeros(2, *shape)))
+                except RuntimeError:
+                    self.plain = True
+            with self.counting():
+                z, _ = self(first, torch.zeros(1, *shape))
         self.dim = z.shape[-1]
 
     @contextmanager
@@ -158,6 +167,8 @@ class Net:
 
     def call(self, part: str, params: Params, x: Tensor) -> Tensor:
         """A part of the net with its own of the parameters."""
+        if self.plain and part == "body":
+            x = x.flatten(1).unflatten(1, self.shape)
         own = {name[len(part) + 1 :]: params[name] for name in self.shapes if name.startswith(f"{part}.")}
         out: Tensor = functional_call(self.module[part], own, (x,))
         return out
@@ -188,3 +199,15 @@ class Net:
                 f"These parameters are not {self.name}'s: {wrong[0]} has shape {got.get(wrong[0], 'none')}, "
                 f"the net wants {self.shapes.get(wrong[0], 'none')}. Use parameters that this net's init made."
             )
+
+
+def selected(params: Params, part: str) -> Params:
+    """A part of a net's parameters: those whose name begins so ("body.", "" for all), "convs" (convolutions, with their
+    biases), or "not " and one of these."""
+    if part.startswith("not "):
+        others = selected(params, part.removeprefix("not "))
+        return {name: value for name, value in params.items() if name not in others}
+    if part == "convs":
+        layers = {name.rpartition(".")[0] for name, value in params.items() if value.dim() > 2}
+        return {name: value for name, value in params.items() if name.rpartition(".")[0] in layers}
+    return {name: value for name, value in params.items() if name.startswith(part)}

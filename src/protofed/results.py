@@ -45,8 +45,10 @@ class State(NamedTuple):
         """A client's model, or the server's own."""
         config, members, method = self.config, self.members, self.config.method
         if client is None:
-            net, down = members.nets[0], method.broadcast(self.server, 0)
-            return Model(None, net, {}, partial(method.predict_global, net, down), members.train[0], members.labels)
+            net = members.nets[0]
+            return Model(
+                None, net, {}, partial(method.predict_global, net, self.server), members.train[0], members.labels
+            )
         if not isinstance(client, int) or not 0 <= client < len(members):
             raise UserError(f"There is no client {client!r}; they are numbered from 0 to {len(members) - 1}.")
         site = members.client(config.run.seed, config.run.rounds - 1, client)

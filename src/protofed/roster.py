@@ -18,7 +18,7 @@ class Roster(NamedTuple):
 
     sampled: list[int]  # who is sent something
     clients: list[int]  # who trains: those who are late may be left out
-    slow: dict[int, int]  # who of them does not finish, and how many epochs it does
+    slow: dict[int, int]  # who of them is slow, and how many epochs it does
 
 
 def roster(config: Config, members: Members, number: int) -> Roster:
@@ -33,10 +33,15 @@ def roster(config: Config, members: Members, number: int) -> Roster:
     return Roster(sampled, sampled, slow)
 
 
+def per_round(config: Config, clients: int) -> int:
+    """How many clients a round has."""
+    wanted = config.run.sample
+    return wanted if isinstance(wanted, int) else max(1, round(wanted * clients))
+
+
 def sample(config: Config, members: Members, number: int) -> list[int]:
     """Who is drawn: everybody alike, or in proportion to their examples, who then have some."""
-    wanted, clients = config.run.sample, len(members)
-    count = wanted if isinstance(wanted, int) else max(1, round(wanted * clients))
+    clients, count = len(members), per_round(config, len(members))
     generator = draws.generator(config.run.seed, "sample", number, None)
     sizes = torch.tensor([len(train) for train in members.train], dtype=torch.double)
     if config.run.sampling == "uniform" or not sizes.any():

@@ -292,8 +292,8 @@ class Runner:
 
     def global_accuracies(self) -> Row:
         """The server's own model on the balanced test set, if there is such a model: by head, and by other ways."""
-        net, down = self.members.nets[0], self.method.broadcast(self.server, 0)
-        found = [tally(partial(self.method.predict_global, net, down), part) for part in self.members.balanced]
+        answer = partial(self.method.predict_global, self.members.nets[0], self.server)
+        found = [tally(answer, part) for part in self.members.balanced]
         total = sum(map(len, self.members.balanced))
         right = {
             way: sum(one[way] for one in found if one) / total

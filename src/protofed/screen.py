@@ -166,10 +166,9 @@ def verdict(result: Result) -> str:
     own = summary["personal"]
     whose = "the last round's clients'" if own["clients"] == "round" else "the clients'"
     if own["v"] is not None:
-        server += (
-            f" There {whose} latest models have {100 * own['v']:.1f} % ± {100 * own['v_std']:.1f} on the classes they "
-            f"hold, {100 * own['l']:.1f} % ± {100 * own['l_std']:.1f} weighted as they hold them."
-        )
+        equal, alike = (f"{100 * own[key]:.1f} % ± {100 * own[f'{key}_std']:.1f}" for key in ("v", "l"))
+        held = f"{equal} on the classes they hold, {alike} if these count as often as they hold them"
+        server += f" On the balanced test set {whose} latest models have {held}."
     cost, seconds = summary["cost"], summary["seconds"]
     lines = [
         f"{summary['method']} on {result.state.members.title} after {many(summary['rounds'], 'round')}: {told} "

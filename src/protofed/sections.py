@@ -80,7 +80,7 @@ class System:
     """[system]"""
 
     slow: Annotated[float, Ge(0), Le(1)] = 0.0
-    """the share of a round's clients, drawn anew, that do not finish: they do 0 to train.epochs epochs, at random"""
+    """the share of a round's clients, drawn anew, that are slow: they do 0 to train.epochs epochs, at random"""
     late: Literal["keep", "drop"] = "keep"
     """what becomes of them: their partial work counts, or they are left out of the round"""
 

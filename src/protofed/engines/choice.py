@@ -11,6 +11,7 @@ from protofed.engines.engine import Engine
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
+from protofed.roster import per_round
 
 if TYPE_CHECKING:
     from protofed.config import Config
@@ -27,12 +28,11 @@ def resolved(config: Config, members: Members) -> Config:
     if config.engine.name != "auto":
         return config
     step = max(net.cost for net in members.nets) * config.train.batch
-    sample = config.run.sample
-    count = sample if isinstance(sample, int) else max(1, round(sample * len(members)))
+    count = per_round(config, len(members))
     alone = any(net.alone for net in members.nets)
     name: Literal["loop", "stacked"]
     if alone:
-        name, why = "loop", "a net whose examples depend on each other, as by batch norm, does not stack"
+        name, why = "loop", "a net that does not stack, as one with batch norm, or one that branches on values"
     elif count < 2:
         name, why = "loop", "one client a round"
     elif step > SMALL:
@@ -65,7 +65,7 @@ def workers_for(config: Config, members: Members) -> int:
     if config.engine.workers:
         return config.engine.workers
     work = sum(net.cost * len(train) for net, train in zip(members.nets, members.train, strict=True))
-    share = config.run.sample / len(members) if isinstance(config.run.sample, int) else config.run.sample
+    share = per_round(config, len(members)) / len(members)
     if not hasattr(os, "fork") or work * share * config.train.epochs < WORTHWHILE:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

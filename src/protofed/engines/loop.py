@@ -11,7 +11,7 @@ from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import ORDINARY, Asked, Part, Report, Score
 from protofed.local import take_part, tested
 from protofed.measures.accuracy import tally
-from protofed.measures.personal import Hits, class_hits
+from protofed.measures.personal import Hits, class_hits, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,8 +76,8 @@ class Loop:
 
     def hits(self, client: Client, params: Params, down: Any, kept: Any) -> Hits:
         """A model on the balanced test set."""
-        net = client.net
-        return class_hits(lambda x: self.method.predict(net, params, x, down, kept), self.members.balanced, net.classes)
+        net, parts = client.net, fitting(self.members.balanced, client.net.shape)
+        return class_hits(lambda x: self.method.predict(net, params, x, down, kept), parts, net.classes)
 
     @torch.no_grad()
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]:

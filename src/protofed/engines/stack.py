@@ -49,7 +49,10 @@ class Shared:
         return (
             str(self.spec),
             tuple(self.dims),
-            *(tuple(leaf.shape[(dim is not None) :]) for leaf, dim in zip(self.leaves, self.dims, strict=True)),
+            *(
+                (tuple(leaf.shape[(dim is not None) :]), leaf.dtype)
+                for leaf, dim in zip(self.leaves, self.dims, strict=True)
+            ),
         )
 
     def first(self, count: int) -> list[Tensor]:
@@ -229,7 +232,7 @@ class Phased:
                 pieces.append(self.clients[place].data.take(positions, change))
             x, y = (torch.stack(parts) for parts in zip(*pieces, strict=True))
         weight = (torch.arange(rows.shape[1]) < sizes.unsqueeze(1)).to(x.dtype)
-        return clients_last(x), y, weight
+        return x if self.clients[0].net.plain else clients_last(x), y, weight
 
 
 def narrowed(width: int) -> int:

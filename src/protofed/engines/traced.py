@@ -1,8 +1,8 @@
 """A step that has been watched once and is then replayed: the same operations, without the calls that led to them.
 
 `vmap`, `grad` and the net's modules cost more than the arithmetic of small nets. What they come to in the end is a list
-of torch operations that depends on nothing but the inputs' shapes; it is written down once and run from then on.
-Results are the same to the last bit.
+of torch operations that depends on nothing but the inputs' shapes and types; it is written down once and run from then
+on. Results are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class Traced:
     """A function of trees of tensors, recorded for each kind of input that comes often, and compiled if asked to."""
 
     def __init__(self, function: Callable[..., Any], compiled: bool = False, patience: int = PATIENCE) -> None:
-        self.function, self.compiled, self.patience = function, compiled, patience
+        self.function, self.compiled = function, compiled
+        self.patience = 0 if compiled else patience  # compiled steps differ in the last bits: all are, or none
         self.seen: dict[Any, int] = {}
         self.recorded: dict[Any, Recorded] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         leaves, spec = tree_flatten(inputs)
-        kind = (spec, *((leaf.shape, leaf.stride()) for leaf in leaves))
+        kind = (spec, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
         if kind not in self.recorded:
             self.seen[kind] = self.seen.get(kind, 0) + 1
             if self.seen[kind] <= self.patience:
@@ -52,7 +53,7 @@ class Traced:
             gives.append(out)
             return outputs
 
-        module = make_fx(flat)(*leaves)
+        module = make_fx(flat)(*[leaf.detach() for leaf in leaves])  # one tensor in two places is two inputs
         module.graph.eliminate_dead_code()
         module.recompile()
         return Recorded(torch.compile(module, dynamic=False) if self.compiled else module, gives[-1])

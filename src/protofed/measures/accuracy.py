@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 Reporting = Literal["clients", "running"]
 
 
-def hits(scores: Tensor, y: Tensor) -> int:
-    """How many labels [n] have the highest of the scores [n, classes]; a row without a finite best is a miss.
+def hit(scores: Tensor, y: Tensor) -> Tensor:
+    """Which labels [n] have the highest of the scores [n, classes]; a row without a finite best is a miss.
 
-    >>> hits(torch.tensor([[1.0, 2.0], [-torch.inf, -torch.inf]]), torch.tensor([1, 0]))
-    1
+    >>> hit(torch.tensor([[1.0, 2.0], [-torch.inf, -torch.inf]]), torch.tensor([1, 0])).tolist()
+    [True, False]
     """
-    if not len(y):
-        return 0
     best, predicted = scores.max(-1)
-    return int(((predicted == y) & torch.isfinite(best)).sum())
+    return (predicted == y) & torch.isfinite(best)
 
 
 @torch.no_grad()
@@ -37,7 +35,7 @@ def tally(answer: Callable[[Tensor], dict[str, Tensor]], examples: Examples) -> 
     right: dict[str, int] = {}
     for x, y in examples.batches(EVALUATE):
         for way, scores in answer(x).items():
-            right[way] = right.get(way, 0) + hits(scores, y)
+            right[way] = right.get(way, 0) + int(hit(scores, y).sum())
     return right
 
 

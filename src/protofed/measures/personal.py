@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from protofed.measures.accuracy import hit
 from protofed.net import EVALUATE
 
 if TYPE_CHECKING:
@@ -32,10 +33,13 @@ def class_hits(answer: Callable[[Tensor], dict[str, Tensor]], parts: Sequence[Ex
     right: dict[str, Tensor] = {}
     for x, y in (batch for part in parts for batch in part.batches(EVALUATE)):
         for way, scores in answer(x).items():
-            best, predicted = scores.max(-1)
-            hit = y[(predicted == y) & torch.isfinite(best)]
-            right[way] = right.get(way, 0) + torch.bincount(hit, minlength=classes)
+            right[way] = right.get(way, 0) + torch.bincount(y[hit(scores, y)], minlength=classes)
     return {way: counts.tolist() for way, counts in right.items()}
+
+
+def fitting(parts: Sequence[Examples], shape: tuple[int, ...]) -> list[Examples]:
+    """The parts of a test set that a net for inputs of this shape can be asked about."""
+    return [part for part in parts if part.shape == shape]
 
 
 def weighted(hits: Sequence[int], totals: Sequence[int], weights: Sequence[float]) -> float | None:
@@ -65,10 +69,10 @@ def by_client(
     hits: Mapping[int, Hits], train: Sequence[Examples], balanced: Sequence[Examples], classes: int
 ) -> Personal:
     """The accuracies, from hits by client."""
-    totals = sum(torch.bincount(part.labels, minlength=classes) for part in balanced)
-    assert isinstance(totals, torch.Tensor)
     found: Personal = {}
     for client, ways in sorted(hits.items()):
+        labels = torch.cat([part.labels for part in fitting(balanced, train[client].shape)])
+        totals = torch.bincount(labels, minlength=classes)
         held = torch.bincount(train[client].labels, minlength=classes).tolist()
         for way, right in ways.items():
             found.setdefault(way, {})[client] = accuracies(right, totals.tolist(), held)
@@ -80,5 +84,9 @@ def fairness(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key in KEYS:
         values = [value for row in rows if (value := row[key]) is not None]
-        found |= {key: float(np.mean(values)), f"{key}_std": float(np.std(values))} if values else {key: None}
+        found |= (
+            {key: float(np.mean(values)), f"{key}_std": float(np.std(values))}
+            if values
+            else {key: None, f"{key}_std": None}
+        )
     return found

@@ -1,17 +1,31 @@
 """One file per method; this is the only registry."""
 
 from protofed.core import AnyMethod
+from protofed.methods.ditto import Ditto
+from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.fedbabu import FedBABU
 from protofed.methods.fednh import FedNH
+from protofed.methods.fedper import FedPer
 from protofed.methods.fedproto import FedProto
+from protofed.methods.fedprox import FedProx
+from protofed.methods.fedrep import FedRep
+from protofed.methods.fesem import FeSEM
 from protofed.methods.local import Local
 from protofed.methods.mpfedcl import MpFedCL
 from protofed.methods.protomargin import ProtoMargin
 
 METHODS: dict[str, type[AnyMethod]] = {
+    "ditto": Ditto,
+    "fedatt": FedAtt,
     "fedavg": FedAvg,
+    "fedbabu": FedBABU,
     "fednh": FedNH,
+    "fedper": FedPer,
     "fedproto": FedProto,
+    "fedprox": FedProx,
+    "fedrep": FedRep,
+    "fesem": FeSEM,
     "local": Local,
     "mpfedcl": MpFedCL,
     "protomargin": ProtoMargin,

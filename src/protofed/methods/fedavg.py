@@ -34,5 +34,5 @@ class FedAvg(Method[Weights, Weights, Weights, Nothing]):
         sizes = [upload.examples if self.weights == "size" else 1 for upload in uploads]
         return Weights(average([upload.message.params for upload in uploads], sizes))
 
-    def predict_global(self, net: Net, down: Weights, x: Tensor) -> Scores:
-        return {"head": net(down.params, x)[1]}
+    def predict_global(self, net: Net, server: Weights, x: Tensor) -> Scores:
+        return {"head": net(server.params, x)[1]}

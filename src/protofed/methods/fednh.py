@@ -1,7 +1,7 @@
 """FedNH (Dai et al., AAAI 2023): the head is not trained but made of prototypes, uniform at first, then smoothed in.
 
 Equations and Algorithm 1 are those of the AAAI paper. Where the paper and the authors' code differ there is an option;
-the defaults are the paper.
+the defaults are the paper, but for s, which starts at 1 and learns, as in its experiments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from annotated_types import Gt, Le
-from torch import Tensor
+from torch import Tensor, nn
 
 from protofed import sphere
 from protofed.core import (
@@ -68,10 +68,13 @@ class FedNH(Method[Weights, Weights, Sent, Nothing]):
         """Initialisation: a fresh body; the head's weight is W of Eq. (1)."""
         params = site.net.init(site.generator("init"))
         heads = [name for name in params if name.startswith("head.")]
-        if len([name for name in heads if params[name].dim() == 2]) != 1 or len(heads) > 2:
+        layers = [layer for layer in site.net.module["head"].modules() if not list(layer.children())]
+        others = [layer for layer in layers if not isinstance(layer, nn.Dropout | nn.Identity)]
+        if len(others) != 1 or not isinstance(others[0], nn.Linear):
+            told = ", ".join(type(layer).__name__ for layer in others) or "none"
             raise UserError(
-                f"fednh puts prototypes in the place of a head that is one linear layer; {site.net.name} has "
-                f"{', '.join(heads) or 'none'}. Use another net."
+                f"fednh puts prototypes in the place of a head that is one linear layer; {site.net.name} has {told}. "
+                "Use another net."
             )
         spread = sphere.uniform if self.initial == "uniform" else sphere.orthonormal
         fresh = {name: torch.zeros_like(params[name]) for name in heads}  # a bias stays 0
@@ -118,8 +121,8 @@ class FedNH(Method[Weights, Weights, Sent, Nothing]):
     def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: Nothing) -> Scores:
         return {"head": self.logits(net, params, x)}
 
-    def predict_global(self, net: Net, down: Weights, x: Tensor) -> Scores:
-        return {"head": self.logits(net, down.params, x)}
+    def predict_global(self, net: Net, server: Weights, x: Tensor) -> Scores:
+        return {"head": self.logits(net, server.params, x)}
 
 
 def head_of(params: Params) -> str:

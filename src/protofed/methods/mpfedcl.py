@@ -151,8 +151,8 @@ class MpFedCL(Method[Server, Shared, Shared, Nothing]):
         z, logits = net(params, x)
         return {"head": logits, "prototype": -down.prototypes.distances(z)}
 
-    def predict_global(self, net: Net, down: Shared, x: Tensor) -> Scores:
-        return self.predict(net, down.params, x, down, ())
+    def predict_global(self, net: Net, server: Server, x: Tensor) -> Scores:
+        return self.predict(net, server.params, x, self.broadcast(server, 0), ())
 
 
 def merge(pool: Prototypes, most: int, generator: torch.Generator) -> Prototypes:

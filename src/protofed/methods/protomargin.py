@@ -83,11 +83,13 @@ class ProtoMargin(Method[Guided, Weights, Sent, Nothing]):
         local = torch.stack([upload.message.moved.sum() for upload in uploads])
         apart = torch.stack([self.deviations(upload.message.prototypes, known).sum() for upload in uploads])  # Eq. (9)
         used = {"local": [local], "aggregate": [apart], "both": [local, apart]}[self.margins]
-        clients = [torch.sigmoid(sums) for sums in used]  # Eq. (11)
+        busy = torch.tensor([float(upload.examples > 0) for upload in uploads])
+        busy = busy if busy.any() else torch.ones_like(busy)
+        clients = [torch.sigmoid(sums) * busy for sums in used]  # Eq. (11); who has no examples does not count
         return torch.stack([client / client.sum() for client in clients]).mean(0)  # Eq. (12), (13)
 
     def noted(self, server: Guided) -> dict[str, Any]:
         return {"attention": server.attention.tolist()}
 
-    def predict_global(self, net: Net, down: Weights, x: Tensor) -> Scores:
-        return {"head": net(down.params, x)[1]}
+    def predict_global(self, net: Net, server: Guided, x: Tensor) -> Scores:
+        return {"head": net(server.params, x)[1]}

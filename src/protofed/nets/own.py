@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 
 from protofed.draws import DerivedDropout, no_global_draws
 from protofed.errors import UserError
@@ -194,9 +195,21 @@ def try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
     before = {name: value for name, value in params.items() if name not in net.trainable}
     if any(not torch.equal(used[name], value) for name, value in before.items()) or mixes(net, params, x):
         net.alone = True
+    net.alone = net.alone or not maps(net, params, x)
     now = dict(net.module.named_buffers())
     if any(not torch.equal(now[name], value) for name, value in hidden.items()):
         raise UserError(f"{net.name} changes a buffer that is not in its state dict: register it as persistent.")
+
+
+def maps(net: Net, params: Params, x: Tensor) -> bool:
+    """Can it be mapped over clients? Not if what it does depends on the values of a tensor."""
+    moving = {name: torch.stack([value, value]) for name, value in params.items() if name in net.trainable}
+    fixed = {name: value for name, value in params.items() if name not in moving}
+    try:
+        vmap(grad(lambda own, x: net({**fixed, **own}, x)[1].sum()))(moving, torch.stack([x, 2 * x]))
+    except Exception:  # whatever torch cannot map
+        return False
+    return True
 
 
 def mixes(net: Net, params: Params, x: Tensor) -> bool:

@@ -1,0 +1,243 @@
+"""The baselines by hand, and what each becomes at the ends of its options."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from protofed import local
+from protofed.core import Batch, Phase, Private, Upload, Weights
+from protofed.local import take_part, train
+from protofed.methods.ditto import Ditto
+from protofed.methods.fedatt import FedAtt
+from protofed.methods.fedbabu import FedBABU
+from protofed.methods.fedper import FedPer
+from protofed.methods.fedprox import FedProx
+from protofed.methods.fedrep import FedRep
+from protofed.methods.fesem import Centres, FeSEM
+from protofed.net import Net, selected
+from protofed.nets.cnn import Cnn
+from protofed.runner import Runner
+from toys import config, everything, federation, figures, played
+
+EQUAL = [[0, 1, 2] * 3] * 4
+
+
+def weights(*values: float) -> Weights:
+    return Weights({"body.w": torch.tensor(values)})
+
+
+def uploads(*models: Weights, sizes: tuple[int, ...] = ()) -> list[Upload]:
+    return [Upload(n, (sizes or (1,) * len(models))[n], 1, 1.0, model) for n, model in enumerate(models)]
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], **tolerance: float) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], **tolerance)
+
+
+# FedProx
+
+
+def test_fedprox_has_mu_times_the_way_from_the_servers_model_in_its_gradient():
+    flat = SimpleNamespace(trains=lambda name, value: value.is_floating_point())
+
+    class Flat:
+        trains = staticmethod(flat.trains)
+
+        def __call__(self, params, x):
+            return x, torch.zeros(len(x), 2)  # the loss does not depend on the weights
+
+    batch = Batch(torch.zeros(1, 2), torch.tensor([0]), torch.ones(1))
+    down = Weights({"body.w": torch.tensor([1.0, 2.0]), "body.count": torch.tensor(3)})
+    moved = torch.tensor([4.0, 1.0], requires_grad=True)
+    loss = FedProx(mu=0.5).loss(Flat(), {"body.w": moved, "body.count": torch.tensor(9)}, batch, down, ())
+    assert loss.terms["proximal"].item() == pytest.approx(0.25 * (9 + 1))
+    (grad,) = torch.autograd.grad(loss.total, moved)
+    assert grad.tolist() == pytest.approx([0.5 * 3, 0.5 * -1])
+
+
+def test_fedprox_without_mu_is_fedavg():
+    same(
+        everything(played(config("fedprox", method={"mu": 0.0}), federation())),
+        everything(played(config("fedavg"), federation())),
+    )
+
+
+def test_fedprox_with_a_large_mu_hardly_moves():
+    def way(mu: float) -> float:
+        runner = played(config("fedprox", rounds=1, method={"mu": mu}, train={"lr": 0.01}), federation())
+        start = runner.method.start(runner.members.server(0, 0)).params
+        return sum(float((value - start[name]).square().sum()) for name, value in runner.server.params.items())
+
+    assert way(50.0) < 0.5 * way(0.0)
+
+
+# FedPer, FedRep
+
+
+def test_parts_of_a_net():
+    params = Net("cnn", lambda: Cnn().build((1, 28, 28), 10), (1, 28, 28), 10).init(torch.Generator())
+    assert sum(value.numel() for value in selected(params, "convs").values()) == 5_280  # FedProto's Table 1: 106k / 20
+    assert set(selected(params, "convs")) | set(selected(params, "not convs")) == set(params)
+    assert set(selected(params, "body.")) == {name for name in params if name.startswith("body.")}
+    assert selected(params, "") == params
+    assert set(selected(params, "not body.")) == {name for name in params if name.startswith("head.")}
+
+
+def test_fedper_shares_the_body_and_keeps_heads():
+    runner = played(config("fedper", rounds=2), federation(EQUAL))
+    kept = runner.engine.state()
+    assert all(
+        set(own.params) == {name for name in runner.server.params if name.startswith("head.")} for own in kept.values()
+    )
+    assert any(not torch.equal(value, kept[1].params[name]) for name, value in kept[0].params.items())
+    body = sum(value.numel() for name, value in runner.server.params.items() if name.startswith("body."))
+    assert figures(runner)["cost"]["up_params"] == 4 * body
+    first = runner.method.start(runner.members.server(0, 0)).params
+    assert all(torch.equal(first[name], runner.server.params[name]) for name in first if name.startswith("head."))
+
+
+def test_fedper_with_an_empty_head_is_fedavg():
+    whole = type("Whole", (FedPer,), {"common": ""})()
+    same(played(config(whole), federation()).server.params, played(config("fedavg"), federation()).server.params)
+
+
+def test_fedrep_moves_the_head_only_then_the_body_only():
+    first, second = FedRep(head_epochs=3).phases(2)
+    assert (first.epochs, first.trains, second.epochs, second.trains) == (3, ("not body.",), 2, ("body.",))
+    members = federation(EQUAL)
+    for head_epochs, epochs, part in ((3, 0, ""), (0, 2, "body.")):
+        method = FedRep(head_epochs=head_epochs)
+        client = members.client(0, 0, 0)
+        kept, down = method.join(client), method.broadcast(method.start(members.server(0, 0)), 0)
+        trained, _ = take_part(method, client, kept, down, config(train={"epochs": epochs}).train)
+        moved = {name for name in trained.start if not torch.equal(trained.start[name], trained.end[name])}
+        assert moved == ({name for name in trained.start if name.startswith(part)} if part else set())
+    head_only = FedRep(head_epochs=2)
+    client = members.client(0, 0, 0)
+    trained, _ = take_part(
+        type("HeadOnly", (FedRep,), {"phases": lambda self, epochs: head_only.phases(1)[:1]})(),
+        client, head_only.join(client), head_only.broadcast(head_only.start(members.server(0, 0)), 0), config().train,
+    )  # fmt: skip
+    moved = {name for name in trained.start if not torch.equal(trained.start[name], trained.end[name])}
+    assert moved == {name for name in trained.start if name.startswith("head.")}
+
+
+# FedAtt
+
+
+def test_fedatt_by_hand_on_two_layers():
+    server = Weights({"body.a": torch.tensor([0.0, 0.0]), "body.b": torch.tensor([1.0])})
+    one = Weights({"body.a": torch.tensor([3.0, 4.0]), "body.b": torch.tensor([1.0])})
+    two = Weights({"body.a": torch.tensor([0.0, 2.0]), "body.b": torch.tensor([2.0])})
+    after = FedAtt(step=1.2).aggregate(None, server, uploads(one, two)).params
+    a, b = math.exp(5) / (math.exp(5) + math.exp(2)), math.exp(0) / (math.exp(0) + math.exp(1))
+    assert after["body.a"].tolist() == pytest.approx([1.2 * a * 3, 1.2 * (a * 4 + (1 - a) * 2)])
+    assert after["body.b"].item() == pytest.approx(1 + 1.2 * (1 - b) * 1)
+
+
+def test_fedatt_of_equal_clients_is_their_common_step():
+    after = FedAtt(step=1.0).aggregate(None, weights(0.0), uploads(weights(2.0), weights(2.0), sizes=(1, 9))).params
+    assert after["body.w"].item() == pytest.approx(2)
+
+
+# FeSEM
+
+
+def test_fesem_assigns_and_averages_and_an_empty_centre_stays():
+    server = Centres(
+        {"0": weights(0.0).params, "1": weights(10.0).params, "2": weights(99.0).params}, torch.tensor([2, 2, 2])
+    )
+    after = FeSEM().aggregate(None, server, uploads(weights(1.0), weights(3.0), weights(8.0), sizes=(3, 1, 5)))
+    assert after.member.tolist() == [0, 0, 1]
+    assert [after.models[k]["body.w"].item() for k in "012"] == [1.5, 8, 99]
+    equal = FeSEM(weights="equal").aggregate(None, server, uploads(weights(1.0), weights(3.0), sizes=(3, 1)))
+    assert equal.models["0"]["body.w"].item() == 2
+    assert FeSEM().broadcast(after, 2).params["body.w"].item() == 8
+
+
+def test_fesem_with_one_centre_is_fedavg():
+    ours = played(config("fesem", method={"centres": 1}), federation())
+    same(ours.server.models["0"], played(config("fedavg"), federation()).server.params)
+
+
+def test_equal_sizes_make_fair_and_size_weights_equal():
+    ends = [
+        played(config("fedavg", method={"weights": how}), federation(EQUAL)).server.params for how in ("size", "equal")
+    ]
+    same(*ends)
+
+
+# Ditto
+
+
+def personal(pull: float, rounds: int = 3, **train: float) -> tuple[dict, Runner]:
+    runner = played(config("ditto", rounds=rounds, method={"pull": pull}, train=train), federation())
+    return {
+        f"{client}/{name}": value for client, own in runner.engine.state().items() for name, value in own.params.items()
+    }, runner
+
+
+def test_ditto_without_pull_is_local():
+    ours, _ = personal(0.0)
+    alone = played(config("local"), federation()).engine.state()
+    same(ours, {f"{client}/{name}": value for client, own in alone.items() for name, value in own.params.items()})
+
+
+def test_ditto_with_a_very_large_pull_is_the_shared_model():
+    # a step of SGD on pull/2 ||v - w||^2 with lr * pull = 1 lands on the model that was sent, but for the data's own step
+    plain = {"lr": 1e-4, "momentum": 0.0}
+    ours, runner = personal(pull=1e4, rounds=2, **plain)
+    sent = played(config("ditto", rounds=1, method={"pull": 1e4}, train=plain), federation()).server.params
+    busy = [client for client in range(6) if len(runner.members.train[client])]
+    for name, value in sent.items():
+        for client in busy:
+            torch.testing.assert_close(ours[f"{client}/{name}"], value, rtol=0.01, atol=1e-3)
+
+
+def test_dittos_shared_model_is_fedavgs():
+    _, runner = personal(0.75)
+    same(runner.server.params, played(config("fedavg"), federation()).server.params)
+
+
+def test_ditto_predicts_with_the_own_model():
+    own = Net("line", lambda: (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), (2,), 2)
+    one, two = (own.init(torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    method, x = Ditto(), torch.ones(1, 2)
+    params = method.receive(Private(two), Weights(one))
+    assert torch.equal(method.predict(own, params, x, Weights(one), Private(two))["head"], own(two, x)[1])
+
+
+# FedBABU
+
+
+def test_fedbabus_head_never_moves_before_tuning_which_starts_from_the_servers_body():
+    members = federation(EQUAL)
+    runner = played(config("fedbabu", rounds=3), members)
+    first = runner.method.start(members.server(0, 0)).params
+    moved = {name for name in first if not torch.equal(first[name], runner.server.params[name])}
+    assert moved == {name for name in first if name.startswith("body.")}
+    body = sum(first[name].numel() for name in moved)
+    assert figures(runner)["cost"]["up_params"] == 4 * body
+    (phase,) = runner.method.tune(1)
+    assert (phase.epochs, phase.trains) == (5, ("",))
+    assert all(
+        torch.equal(runner.server.params[name], value)
+        for name, value in runner.method.receive((), runner.server).items()
+    )
+
+
+def test_fedbabu_is_tested_with_the_tuned_model():
+    members, training = federation(EQUAL), config().train
+    method = FedBABU(fine_tune=3)
+    server, client = method.start(members.server(0, 0)), members.client(0, 0, 0)
+    found = local.tested(method, client, (), server, training)
+    expected = train(method, client, client.data, server.params, server, (), (Phase(3),), training, "tune").params
+    same(found, expected)
+    assert any(not torch.equal(found[name], server.params[name]) for name in found if name.startswith("head."))
+    assert FedBABU(fine_tune=0).tune(1) == ()
