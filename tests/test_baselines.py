@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from protofed import local
-from protofed.core import Batch, Phase, Private, Upload, Weights
+from protofed.core import Batch, Phase, Private, Prototypes, Upload, Weights
 from protofed.local import take_part, train
+from protofed.methods.creff import CReFF, head_gradient
 from protofed.methods.ditto import Ditto
 from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedbabu import FedBABU
 from protofed.methods.fedper import FedPer
 from protofed.methods.fedprox import FedProx
 from protofed.methods.fedrep import FedRep
+from protofed.methods.fedrod import FedROD, Own
 from protofed.methods.fesem import Centres, FeSEM
 from protofed.net import Net, selected
 from protofed.nets.cnn import Cnn
@@ -241,3 +243,96 @@ def test_fedbabu_is_tested_with_the_tuned_model():
     same(found, expected)
     assert any(not torch.equal(found[name], server.params[name]) for name in found if name.startswith("head."))
     assert FedBABU(fine_tune=0).tune(1) == ()
+
+
+# FedROD
+
+
+def test_fedrods_balanced_softmax_by_hand():
+    # scores 1 and 0; the client has class 0 three times as often as class 1
+    class Fixed:
+        def embed(self, params, x):
+            return params["body.w"] * x
+
+        def head(self, params, z):
+            return z
+
+    params = {
+        "body.w": torch.tensor(1.0, requires_grad=True),
+        "own.weight": torch.zeros(2, 2),
+        "own.bias": torch.tensor([0.0, 2.0]),
+    }
+    batch = Batch(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), torch.ones(1))
+    loss = FedROD().loss(Fixed(), params, batch, None, Own({}, torch.tensor([0.75, 0.25])))
+    balanced = -math.log(0.25 * math.e**0 / (0.75 * math.e**1 + 0.25 * math.e**0))
+    assert loss.terms["balanced"].item() == pytest.approx(balanced, rel=1e-6)
+    assert loss.terms["personal"].item() == pytest.approx(-math.log(math.e**2 / (math.e**1 + math.e**2)), rel=1e-6)
+
+
+def test_fedrods_shared_branch_is_untouched_by_the_personal_loss():
+    members = federation(EQUAL)
+    client = members.client(0, 0, 0)
+    method = FedROD()
+    kept = method.join(client)
+    params = method.receive(kept, method.start(members.server(0, 0)))
+    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+    loss = method.loss(client.net, leaves, Batch.of(*client.data.take(torch.arange(5))), None, kept)
+    shared = [name for name in leaves if not name.startswith("own.")]
+    found = torch.autograd.grad(
+        loss.terms["personal"], [leaves[name] for name in shared], allow_unused=True, retain_graph=True
+    )
+    assert all(grad is None or not grad.any() for grad in found)
+    own = torch.autograd.grad(loss.terms["balanced"], [leaves["own.weight"]], allow_unused=True)
+    assert own == (None,)
+
+
+@pytest.mark.parametrize("options", [{}, {"personal": "after"}, {"hyper": 8}, {"hyper": 8, "personal": "after"}])
+def test_fedrod_keeps_its_head_or_shares_a_hyper_network(options):
+    runner = played(config("fedrod", rounds=3, method=options), federation(EQUAL))
+    kept = runner.engine.state()
+    if "hyper" in options:
+        assert not kept[0].params
+        assert runner.server.params["own.hyper2"].any()
+    else:
+        assert kept[0].params["own.weight"].any()
+        assert not any(name.startswith("own.") for name in runner.server.params)
+    assert runner.rounds[-1]["accuracy_global"] is not None
+
+
+def test_with_equal_classes_fedrods_shared_model_is_fedavgs():
+    ours = played(config("fedrod"), federation(EQUAL)).server.params
+    same(ours, played(config("fedavg"), federation(EQUAL)).server.params, rtol=1e-4, atol=1e-5)
+
+
+# CReFF
+
+
+def test_creffs_matched_features_reach_the_wanted_gradients():
+    own = Net("line", lambda: (torch.nn.Identity(), torch.nn.Linear(6, 3)), (6,), 3)
+    head = selected(own.init(torch.Generator().manual_seed(0)), "head.")
+    draw = torch.Generator().manual_seed(1)
+    real = [torch.randn(40, 6, generator=draw) + 3 * torch.eye(6)[label] for label in range(3)]
+    wanted = Prototypes.empty(3, 21)
+    for label, z in enumerate(real):
+        wanted.mean[label, 0] = head_gradient(own, head, z, torch.full((40,), label)).detach()
+        wanted.support[label, 0] = 40
+    made = CReFF(each=20, match_lr=5.0, match_steps=300).matched(
+        own, head, torch.randn(3, 20, 6, generator=draw), wanted
+    )
+    for label in range(3):
+        found = head_gradient(own, head, made[label], torch.full((20,), label))
+        assert torch.cosine_similarity(found, wanted.mean[label, 0], 0) > 0.95
+
+
+def test_creffs_retrained_head_beats_fedavgs_on_a_long_tail():
+    labels = [[0] * 40 + [1] * 10 + [2] * 2] * 3
+    slowly = {"lr": 0.02, "momentum": 0.0}
+    how = {"match_lr": 2.0, "head_lr": 0.1}  # for three rounds; its defaults are for many
+    ours = played(config("creff", rounds=3, method=how, train=slowly), federation(labels)).rounds[-1]
+    plain = played(config("fedavg", rounds=3, train=slowly), federation(labels)).rounds[-1]
+    assert ours["accuracy_global"] > plain["accuracy_global"] + 0.3
+
+
+def test_creffs_next_round_starts_from_the_plain_average():
+    ours = played(config("creff", rounds=3, method={"match_steps": 2, "head_steps": 2}), federation())
+    same(ours.server.params, played(config("fedavg", rounds=3), federation()).server.params)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from protofed.config import Config
+from protofed.methods import METHODS
 from protofed.runner import run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -29,6 +30,15 @@ def test_demo_learns():
     assert shared["global"]["accuracy"] > 0.85
     assert proto["majority"] < 0.4
     assert 30 * proto["cost"]["up_params"] < shared["cost"]["up_params"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_learns_digits(method):
+    sets = [f"method.name={method}", "run.rounds=20", "run.eval_every=20", "train.lr=0.05", "train.momentum=0.9"]
+    found = figures("digits-n3", *sets)
+    assert found["accuracy"]["head"]["mean"] > 0.75
+    assert found["majority"] < 0.4
 
 
 @pytest.mark.slow

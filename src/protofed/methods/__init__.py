@@ -1,6 +1,7 @@
 """One file per method; this is the only registry."""
 
 from protofed.core import AnyMethod
+from protofed.methods.creff import CReFF
 from protofed.methods.ditto import Ditto
 from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedavg import FedAvg
@@ -10,12 +11,14 @@ from protofed.methods.fedper import FedPer
 from protofed.methods.fedproto import FedProto
 from protofed.methods.fedprox import FedProx
 from protofed.methods.fedrep import FedRep
+from protofed.methods.fedrod import FedROD
 from protofed.methods.fesem import FeSEM
 from protofed.methods.local import Local
 from protofed.methods.mpfedcl import MpFedCL
 from protofed.methods.protomargin import ProtoMargin
 
 METHODS: dict[str, type[AnyMethod]] = {
+    "creff": CReFF,
     "ditto": Ditto,
     "fedatt": FedAtt,
     "fedavg": FedAvg,
@@ -25,6 +28,7 @@ METHODS: dict[str, type[AnyMethod]] = {
     "fedproto": FedProto,
     "fedprox": FedProx,
     "fedrep": FedRep,
+    "fedrod": FedROD,
     "fesem": FeSEM,
     "local": Local,
     "mpfedcl": MpFedCL,

@@ -15,22 +15,9 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from protofed import clusters
-from protofed.core import (
-    Batch,
-    Loss,
-    Method,
-    Net,
-    Nothing,
-    Params,
-    Prototypes,
-    Scores,
-    Site,
-    Trained,
-    Upload,
-    average,
-    cross_entropy,
-    mean,
-)
+from protofed.core import Batch, Loss, Method, Net, Nothing, Params, Prototypes, Scores, Site, Trained, Upload, average
+
+from protofed.core import cross_entropy, mean  # isort: skip
 
 
 class Shared(NamedTuple):
