@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from annotated_types import Ge
 
-from protofed.core import (
-    Batch,
-    Client,
-    Loss,
-    Method,
-    Net,
-    Params,
-    Private,
-    Scores,
-    Site,
-    Trained,
-    Upload,
-    Weights,
-    average,
-    cross_entropy,
-)
+from protofed.core import Batch, Client, Loss, Method, Net, Params, Private, Scores, Site, Trained, Upload, Weights
+
+from protofed.core import average, cross_entropy  # isort: skip
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,23 +16,9 @@ from annotated_types import Gt, Le
 from torch import Tensor, nn
 
 from protofed import sphere
-from protofed.core import (
-    Batch,
-    Loss,
-    Method,
-    Net,
-    Nothing,
-    Params,
-    Phase,
-    Prototypes,
-    Scores,
-    Site,
-    Trained,
-    Upload,
-    Weights,
-    average,
-    cross_entropy,
-)
+from protofed.core import Batch, Loss, Method, Net, Nothing, Params, Phase, Prototypes, Scores, Site, Trained, Upload
+
+from protofed.core import Weights, average, cross_entropy  # isort: skip
 from protofed.errors import UserError
 
 SCALE = "own.scale"

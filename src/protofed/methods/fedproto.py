@@ -14,21 +14,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.core import (
-    Batch,
-    Client,
-    Loss,
-    Method,
-    Net,
-    Params,
-    Prototypes,
-    Scores,
-    Site,
-    Trained,
-    Upload,
-    cross_entropy,
-    mean,
-)
+from protofed.core import Batch, Client, Loss, Method, Net, Params, Prototypes, Scores, Site, Trained, Upload
+
+from protofed.core import cross_entropy, mean  # isort: skip
 from protofed.prototypes import Pooling
 
 

@@ -10,22 +10,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.core import (
-    Batch,
-    Client,
-    Loss,
-    Method,
-    Net,
-    Params,
-    Phase,
-    Scores,
-    Site,
-    Trained,
-    Upload,
-    Weights,
-    average,
-    cross_entropy,
-)
+from protofed.core import Batch, Client, Loss, Method, Net, Params, Phase, Scores, Site, Trained, Upload, Weights
+
+from protofed.core import average, cross_entropy  # isort: skip
 from protofed.net import selected
 
 HYPER = "own.hyper"
