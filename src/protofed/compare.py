@@ -16,6 +16,9 @@ from protofed.screen import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+PERSONAL = {"PM(V)": "v", "PM(L)": "l"}
+"""Columns of runs with eval.personal, in which they take the place of the time."""
+
 
 def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """The results of the run folders, each with its folder and the hash of its partition."""
@@ -30,13 +33,14 @@ def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 def cells(result: dict[str, Any]) -> dict[str, str]:
     """A run in words."""
-    cost, shared = result["cost"], result["global"]["accuracy"]
+    cost, shared, own = result["cost"], result["global"]["accuracy"], result["personal"]
     return {
         "run": Path(result["run"]).name,
         "method": result["method"],
         "by head": percent(result["accuracy"]["head"]),
         "by prototype": percent(result["accuracy"]["prototype"]),
         "server": "-" if shared is None else f"{100 * shared:.1f} %",
+        **{name: "-" if own.get(key) is None else f"{100 * own[key]:.1f} %" for name, key in PERSONAL.items()},
         "sent up": f"{cost['up_params']:,}",
         "MB": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
         "time": duration(result["seconds"]["total"]),
@@ -46,10 +50,13 @@ def cells(result: dict[str, Any]) -> dict[str, str]:
 def table(results: Sequence[dict[str, Any]]) -> Table:
     """One row a run."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in cells(results[0]):
+    rows = [cells(result) for result in results]
+    left_out = {"time"} if any(row[name] != "-" for row in rows for name in PERSONAL) else set(PERSONAL)
+    shown = [name for name in rows[0] if name not in left_out]
+    for name in shown:
         made.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")
-    for result in results:
-        made.add_row(*cells(result).values())
+    for row in rows:
+        made.add_row(*(row[name] for name in shown))
     return made
 
 
@@ -60,6 +67,11 @@ def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
         "own model on the balanced test set, or on all clients' where there is none. Sent up: numbers a round, from "
         "all clients. MB: both ways, the whole run."
     ]
+    if any(result["personal"].get("v") is not None for result in results):
+        notes.append(
+            "PM(V), PM(L): the clients' latest models on the balanced test set, by head: the classes they hold count "
+            "the same, or as often as they hold them."
+        )
     named = dict.fromkeys(titled(result["dataset"], result.get("remark", "")) for result in results)
     notes.append(f"Data: {', '.join(named)}.")
     for key, what in (
