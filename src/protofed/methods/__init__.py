@@ -12,6 +12,7 @@ from protofed.methods.fedproto import FedProto
 from protofed.methods.fedprox import FedProx
 from protofed.methods.fedrep import FedRep
 from protofed.methods.fedrod import FedROD
+from protofed.methods.fedtgp import FedTGP
 from protofed.methods.fesem import FeSEM
 from protofed.methods.local import Local
 from protofed.methods.mpfedcl import MpFedCL
@@ -29,6 +30,7 @@ METHODS: dict[str, type[AnyMethod]] = {
     "fedprox": FedProx,
     "fedrep": FedRep,
     "fedrod": FedROD,
+    "fedtgp": FedTGP,
     "fesem": FeSEM,
     "local": Local,
     "mpfedcl": MpFedCL,
