@@ -41,7 +41,8 @@ def test_trained_prototypes_come_near_their_own_and_apart_from_others():
     zero, one = ours.mean[0, 0], ours.mean[1, 0]
     for label, (mine, other) in enumerate(((zero, one), (one, zero))):
         point = own[0].mean[label, 0]
-        assert (point - mine).norm() + gap(own[0]) < (point - other).norm()  # apart by the margin
+        assert (point - mine).norm() < 0.5 * (point - other).norm()
+    assert (zero - one).norm() > gap(own[0])  # farther apart than the clients' are
     assert torch.equal(made(after.maker)[0], zero)
 
 
