@@ -27,8 +27,8 @@ class ClientsAsChannels(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        images = bool(args) and isinstance(args[0], Tensor) and args[0].dim() == 4
-        if images and func in (F.max_pool2d, torch.max_pool2d) and not kwargs.get("return_indices"):
+        pools = func in (F.max_pool2d, torch.max_pool2d) and not kwargs.get("return_indices")
+        if pools and args and args[0].dim() == 4:
             return pooled(*args, **{key: value for key, value in kwargs.items() if key != "return_indices"})
         if func in (F.group_norm, F.adaptive_avg_pool2d):  # these ask for torch's own order, which vmap cannot give
             return func(args[0].contiguous(), *args[1:], **kwargs)
