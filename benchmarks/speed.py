@@ -153,7 +153,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--peers", action="store_true", help="also fluke-fl, in an environment of its own")
-    parser.add_argument("--quick", action="store_true", help="two turns instead of six, nothing compiled, few steps recorded: slower than it is")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="two turns instead of six, nothing compiled, few steps recorded: slower than it is",
+    )
     words = parser.parse_args()
     torch.set_num_threads(1)
     found = measured(words.quick, words.peers)
