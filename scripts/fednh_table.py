@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from series import finished
+from series import finished, percent
 
 from protofed.folder import Folder
 
@@ -34,13 +34,6 @@ CODE = {
     "fednh": "method.initial=orthonormal method.weights=count method.unit_means=true",
     "fedavg": "method.name=fedavg method.weights=equal",
 }
-
-
-def percent(values: list[float]) -> str:
-    """Mean and the half-width of the 95 % interval of Student's t, over seeds."""
-    wide = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}.get(len(values), np.nan)
-    around = f" ± {wide * np.std(values, ddof=1) / len(values) ** 0.5 * 100:.1f}" if len(values) > 1 else ""
-    return f"{100 * np.mean(values):.1f}{around}"
 
 
 def column(results: list[dict[str, Any]], *keys: str) -> str:

@@ -48,7 +48,7 @@ ALONE = "The experiment has a problem:\n  - "
         # Unknown keys and names
         (["method.pul=1"], ALONE + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
         (["methd.pull=1"], ALONE + '[methd]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, system, train.'),
-        (["method.name=fedporto"], ALONE + 'method.name: there is no "fedporto". Did you mean "fedproto"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, local, mpfedcl, protomargin.'),
+        (["method.name=fedporto"], ALONE + 'method.name: there is no "fedporto". Did you mean "fedproto"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.'),
         (["data.name=minst"], ALONE + f'data.name: there is no "minst". Did you mean "mnist"? Known: {", ".join(sorted(SOURCES))}.'),
         # Wrong types
         (["train.batch=big"], ALONE + 'train.batch: got "big", must be a whole number'),
@@ -83,7 +83,7 @@ ALONE = "The experiment has a problem:\n  - "
         (["nets.toml"], 'The experiment has 2 problems:\n  - net[2].dmi: unknown key. Did you mean "dim"? Known: bias, dim, dropout, embedding, hidden, logits.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: ' + ", ".join(sorted(NETS)) + "."),
         (["net.name=cnn"], "net cnn wants images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp, or larger images."),
         # All at once
-        (["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"], "The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean \"net\"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - method.name: there is no \"x\". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, local, mpfedcl, protomargin.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got \"fast\", must be a number"),
+        (["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"], "The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean \"net\"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - method.name: there is no \"x\". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got \"fast\", must be a number"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip

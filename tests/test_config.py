@@ -51,7 +51,7 @@ def test_every_recipe_is_valid(recipe):
         ({"run": {"sample": "half"}}, "run.sample: got \"half\", must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
         ({"run": 3}, "[run]: got 3, must be a table of keys"),
         ({"net": 3}, "[net]: got 3, must be a table with a name, or a list of them ([[net]])"),
-        ({"method": {"name": "fedporto"}}, "method.name: there is no \"fedporto\". Did you mean \"fedproto\"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, local, mpfedcl, protomargin."),
+        ({"method": {"name": "fedporto"}}, "method.name: there is no \"fedporto\". Did you mean \"fedproto\"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin."),
         ({"data": {"name": "minst"}}, f"data.name: there is no \"minst\". Did you mean \"mnist\"? Known: {', '.join(sorted(SOURCES))}."),
         ({"method": {"pul": 1}}, 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
         ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. method local has no options."),

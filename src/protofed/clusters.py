@@ -1,9 +1,10 @@
-"""Several centres for each class: k-means of all classes at once, and DBSCAN (MP-FedCL, Eq. 7)."""
+"""Several centres for each class: k-means of all classes at once, DBSCAN (MP-FedCL, Eq. 7), and FINCH (FPL)."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.prototypes import Prototypes
@@ -86,3 +87,34 @@ def dbscan(z: Tensor, y: Tensor, classes: int, k: int, eps: float, neighbours: i
             made.mean[label, place] = torch.from_numpy(group.mean(0)).to(z.dtype)
             made.support[label, place] = len(group)
     return made
+
+
+def finch(points: Tensor, last: bool = True) -> Tensor:
+    """The group of each of the points [n, dim], by first neighbours (Sarfraz et al. 2019); nearest is by cosine.
+
+    Points with their nearest one, and points with a common nearest one, are together. `last`: the groups' means are
+    grouped again, and so on, as long as more than one group is left.
+    """
+    group = with_nearest(points)
+    while last and (count := int(group.max()) + 1) > 2:
+        again = with_nearest(Prototypes.of(points, group, count).mean[:, 0])
+        if not again.any():
+            break
+        group = again[group]
+    return group
+
+
+def with_nearest(points: Tensor) -> Tensor:
+    """FINCH's first partition: groups [n], numbered from 0."""
+    if len(points) == 1:
+        return torch.zeros(1, dtype=torch.long)
+    unit = F.normalize(points.double(), dim=-1)
+    nearest = (unit @ unit.T).fill_diagonal_(-torch.inf).argmax(1)
+    linked = nearest.unsqueeze(1) == nearest
+    linked[torch.arange(len(points)), nearest] = True
+    linked |= linked.T.clone()
+    group, before = torch.arange(len(points)), None
+    while before is None or not torch.equal(group, before):
+        group, before = torch.where(linked, group, len(points)).amin(1), group
+    numbered: Tensor = group.unique(return_inverse=True)[1]
+    return numbered

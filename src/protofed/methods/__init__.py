@@ -14,6 +14,7 @@ from protofed.methods.fedrep import FedRep
 from protofed.methods.fedrod import FedROD
 from protofed.methods.fedtgp import FedTGP
 from protofed.methods.fesem import FeSEM
+from protofed.methods.fpl import FPL
 from protofed.methods.local import Local
 from protofed.methods.mpfedcl import MpFedCL
 from protofed.methods.protomargin import ProtoMargin
@@ -32,6 +33,7 @@ METHODS: dict[str, type[AnyMethod]] = {
     "fedrod": FedROD,
     "fedtgp": FedTGP,
     "fesem": FeSEM,
+    "fpl": FPL,
     "local": Local,
     "mpfedcl": MpFedCL,
     "protomargin": ProtoMargin,

@@ -1,0 +1,71 @@
+"""Every method on one problem, with what it costs: the table of docs/methods/README.md.
+
+    python scripts/methods_table.py [METHOD ...]
+
+Without names: all of them. MNIST, 20 clients with about 3 classes each, 30 rounds, one seed, one process. Runs go to
+runs/methods; what is finished there is not run again. Half an hour on one core.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from protofed import Config, run
+from protofed.folder import Folder
+from protofed.methods import METHODS
+
+RUNS, RECIPE, ROUNDS = Path("runs/methods"), "recipes/fedproto-mnist-n3.toml", 30
+
+
+class Clock:
+    """CPU seconds between the ends of two rounds; evaluation is only after the last, which is left out."""
+
+    def __init__(self) -> None:
+        self.ticks: list[float] = []
+
+    def started(self, *_: object) -> None:
+        self.round()
+
+    def round(self, *_: object) -> None:
+        self.ticks.append(time.process_time())
+
+    @property
+    def seconds(self) -> float:
+        return median(after - before for before, after in zip(self.ticks[:-2], self.ticks[1:-1], strict=True))
+
+
+def measured(name: str) -> tuple[dict, float]:
+    """A method's result.json, and its CPU seconds per round."""
+    out, kept = RUNS / name, RUNS / f"{name}.seconds.json"
+    if not kept.exists():
+        print(f"{out} ...", file=sys.stderr, flush=True)
+        shutil.rmtree(out, ignore_errors=True)
+        words = [f"method.name={name}", f"run.rounds={ROUNDS}", f"run.eval_every={ROUNDS}", "engine.workers=1"]
+        clock = Clock()
+        run(Config.load(RECIPE, words), out, watcher=clock)
+        kept.write_text(json.dumps(clock.seconds))
+    return Folder(out).result(), json.loads(kept.read_text())
+
+
+def percent(over: dict | None) -> str:
+    return f"{100 * over['mean']:.1f} ± {100 * over['std']:.1f}" if over else "-"
+
+
+def main(names: list[str]) -> None:
+    print("| method | by head | by prototype | numbers up | numbers down | CPU s |\n|---|---|---|---|---|---|")
+    for name in names:
+        found, seconds = measured(name)
+        accuracy, cost = found["accuracy"], found["cost"]
+        cells = percent(accuracy.get("head")), percent(accuracy.get("prototype"))
+        print(
+            f"| {name} | {' | '.join(cells)} | {cost['up_params']:,.0f} | {cost['down_params']:,.0f} | {seconds:.2f} |"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or sorted(METHODS))

@@ -1,0 +1,164 @@
+"""MP-FedCL beside its paper: the tables of docs/results/mpfedcl.md.
+
+    python scripts/mpfedcl_table.py [mnist] [digit5] [office] [k] [alpha] [clients] [--encoder FILE]
+
+Without a word: all of them. digit5 and office need an encoder (docs/results/mpfedcl.md says how to make one). Runs go to
+runs/mpfedcl, two at a time; what is finished there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from series import finished, two_at_a_time
+
+RUNS = Path("runs/mpfedcl")
+SEEDS = (0, 1, 2)
+METHODS = {
+    "mp": "method.k={k}",
+    "sp": 'method.clustering="mean"',
+    "dp": 'method.clustering="dbscan" method.k={k}',
+    "fedavg": 'method.name="fedavg"',
+    "fedprox": 'method.name="fedprox"',
+    "fedproto": 'method.name="fedproto" method.nearest="all"',
+    "local": 'method.name="local"',
+}
+WAY = dict.fromkeys(("mp", "sp", "dp", "fedproto"), "prototype")
+"""By what a method answers in the paper; the others by head."""
+ROUNDS = {"mp": 60, "sp": 60, "dp": 60, "fedavg": 110, "fedprox": 100, "fedproto": 100, "local": 100}
+TABLE5 = {"local": "34.20", "fedavg": "38.87", "fedprox": "51.80", "fedproto": "62.00", "mp": "64.86"}
+TABLE6 = {
+    "mnist": {"mp": "79.95", "sp": "79.44", "dp": "78.49", "fedavg": "66.40", "fedprox": "64.85", "fedproto": "33.27"},
+    "digit5": {"mp": "67.15", "sp": "57.91", "dp": "53.94", "fedavg": "29.66", "fedprox": "28.51", "fedproto": "60.84"},
+    "office": {"mp": "59.07", "sp": "43.11", "dp": "37.22", "fedavg": "24.00", "fedprox": "21.74", "fedproto": "39.79"},
+}
+TABLE7 = {
+    "digit5": {"local": "27.60 / 33.60", "fedavg": "40.80 / 43.13", "fedproto": "49.71 / 63.99", "dp": "50.37 / 63.49",
+               "sp": "51.86 / 65.49", "mp": "53.87 / 65.08"},
+    "office": {"local": "30.89 / 21.47", "fedavg": "22.51 / 30.17", "fedproto": "36.75 / 46.58", "dp": "35.74 / 42.77",
+               "sp": "38.44 / 48.88", "mp": "42.98 / 49.70"},
+}  # fmt: skip
+LABELS, DOMAINS = (
+    'partition.name="dirichlet" partition.capped=false partition.smallest=10',
+    'partition.name="by_domain"',
+)
+K = {"mnist": 2, "digit5": 4, "office": 4}
+
+
+class Series:
+    """Runs of the recipes, all seeds of each."""
+
+    def __init__(self, encoder: str) -> None:
+        self.encoder = encoder
+
+    def job(self, data: str, method: str, seed: int, split: str, rounds: int, k: int | None = None) -> tuple[Any, ...]:
+        chosen = METHODS[method].format(k=k or K[data])
+        encoded = "" if data == "mnist" else f'data.encoder="{self.encoder}"'
+        words = (
+            f"{split} run.seed={seed} run.rounds={rounds} run.eval_every={rounds} {chosen} {encoded} engine.workers=1"
+        )
+        name = "-".join(
+            word.partition(".")[2].replace('"', "") for word in f"{split} {chosen} run.rounds={rounds}".split()
+        )
+        return RUNS / data / name.replace("=", "") / str(seed), f"recipes/mpfedcl-{data}.toml", words
+
+    def results(self, jobs: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        return two_at_a_time(finished, jobs)
+
+    def all_seeds(self, *about: Any, **more: Any) -> list[dict[str, Any]]:
+        """What is done already, of all seeds."""
+        data, method, *rest = about
+        return [finished(*self.job(data, method, seed, *rest, **more)) for seed in SEEDS]
+
+
+def both(results: list[dict[str, Any]], method: str) -> tuple[list[float], list[float]]:
+    """Accuracy on the clients' own test sets and on the balanced one, by the method's own way."""
+    way = WAY.get(method, "head")
+    own = [found["accuracy"][way]["mean"] for found in results]
+    if method in ("fedproto", "local"):  # every client has a model of its own: their mean
+        spread = [found["personal"] if way == "head" else found["personal"][way] for found in results]
+        return own, [one["all"] for one in spread]
+    shared = "accuracy" if way == "head" else "prototype"
+    return own, [found["global"][shared] for found in results]
+
+
+def told(values: list[float]) -> str:
+    return f"{100 * np.mean(values):.1f} ± {100 * np.std(values):.1f}"
+
+
+def label_skew(series: Series, data: str, methods: list[str]) -> None:
+    """Table VI."""
+    split = f"{LABELS} partition.alpha=0.05"
+    series.results([series.job(data, name, seed, split, ROUNDS[name]) for name, seed in product(methods, SEEDS)])
+    print(f"\n{data}, Dirichlet 0.05, 5 clients, seeds 0 to 2 (Table VI)\n")
+    print("| method (rounds) | own test sets | balanced test set | balanced, by head | paper |\n|---|---|---|---|---|")
+    for name in methods:
+        found = series.all_seeds(data, name, split, ROUNDS[name])
+        own, balanced = both(found, name)
+        head = [one["global"]["accuracy"] or one["personal"]["all"] for one in found]
+        paper = TABLE6[data].get(name, "-")
+        print(f"| {name} ({ROUNDS[name]}) | {told(own)} | {told(balanced)} | {told(head)} | {paper} |")
+
+
+def domain_skew(series: Series, data: str, methods: list[str]) -> None:
+    """Table V and the right half of Table VII, per domain."""
+    series.results([series.job(data, name, seed, DOMAINS, ROUNDS[name]) for name, seed in product(methods, SEEDS)])
+    domains = list(series.all_seeds(data, "mp", DOMAINS, 60)[0]["domains"])
+    print(f"\n{data}, a client for each domain, seeds 0 to 2 (Table V)\n")
+    print(f"| method (rounds) | {' | '.join(domains)} | mean | paper |\n|---{'|---' * (len(domains) + 2)}|")
+    for name in methods:
+        found = series.all_seeds(data, name, DOMAINS, ROUNDS[name])
+        cells = [told([one["domains"][domain][WAY.get(name, "head")] for one in found]) for domain in domains]
+        paper = TABLE5.get(name, "-") if data == "digit5" else TABLE7[data].get(name, "- / -").split(" / ")[1]
+        print(f"| {name} ({ROUNDS[name]}) | {' | '.join(cells)} | {told(both(found, name)[0])} | {paper} |")
+
+
+def varied(
+    series: Series, title: str, data: str, methods: list[str], splits: dict[str, str], k: int | None = None
+) -> None:
+    """Accuracy on the balanced test set under several splits."""
+    about = list(product(methods, SEEDS, splits.values()))
+    series.results([series.job(data, name, seed, split, ROUNDS[name], k) for name, seed, split in about])
+    print(f"\n{data}: {title}\n\n| method (rounds) | {' | '.join(splits)} |\n|---{'|---' * len(splits)}|")
+    for name in methods:
+        found = [series.all_seeds(data, name, split, ROUNDS[name], k=k) for split in splits.values()]
+        print(f"| {name} ({ROUNDS[name]}) | {' | '.join(told(both(one, name)[1]) for one in found)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="mnist, digit5, office, k, alpha, clients")
+    parser.add_argument("--encoder", default="runs/encoder.safetensors", help="of digit5 and office")
+    asked = parser.parse_args()
+    series, every = Series(asked.encoder), list(METHODS)
+    for what in asked.what or ["mnist", "digit5", "office", "k", "alpha", "clients"]:
+        if what == "mnist":
+            label_skew(series, "mnist", every)
+        elif what in ("digit5", "office"):
+            label_skew(series, what, every)
+            domain_skew(series, what, every)
+            half = {"dirichlet 0.5": f"{LABELS} partition.alpha=0.5"}
+            varied(series, "Dirichlet 0.5 (Table VII)", what, every, half)
+        elif what == "k":
+            for data, k in product(K, (2, 3, 4)):
+                split = {f"k = {k}": f"{LABELS} partition.alpha=0.05"}
+                varied(series, f"Fig. 5, k = {k}", data, ["mp"], split, k)
+        elif what == "alpha":
+            splits = {f"alpha {alpha}": f"{LABELS} partition.alpha={alpha}" for alpha in (0.1, 0.2, 0.5, 1.0)}
+            for data in ("digit5", "office"):
+                varied(series, "Fig. 8", data, ["mp", "sp", "fedavg", "fedproto", "local"], splits)
+        elif what == "clients":
+            few = f"{LABELS} partition.alpha=0.1".replace("smallest=10", "smallest=2")
+            splits = {f"{number} clients": few.replace("clients=5", f"clients={number}") for number in (5, 10, 20, 40)}
+            for data in ("mnist", "digit5"):
+                varied(series, "Fig. 9", data, ["mp", "fedavg", "fedproto"], splits)
+        else:
+            raise SystemExit(f'There is no "{what}": mnist, digit5, office, k, alpha, clients.')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Prototype-guided aggregation beside its paper: the tables and pictures of docs/results/protomargin.md.
+
+    python scripts/protomargin_table.py [table2] [table3] [table4] [pictures]
+
+Without a word: all four. Each run is watched every 20 rounds and leaves a small file in runs/protomargin; what is there is
+not run again. About an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from series import two_at_a_time
+
+from protofed import Config
+from protofed.core import Prototypes, cross_entropy
+from protofed.data.examples import Examples
+from protofed.engines.choice import resolved
+from protofed.measures.discrepancy import bandwidth, feature_discrepancy, gradient_dissimilarity, mean_mmd
+from protofed.measures.margins import aggregate_mean_margin
+from protofed.members import Members
+from protofed.pictures import bands
+from protofed.roster import roster
+from protofed.runner import Runner
+from protofed.threads import one_thread
+
+RUNS, PICTURES = Path("runs/protomargin"), Path("docs/pictures")
+EVERY, LAST = 20, 20
+SMALLER = {
+    "synthetic": "train.epochs=5",
+    "mnist": 'train.epochs=5 data.limit=20000 net.name="mlp" net.hidden=[128] net.dim=64 partition.smallest=2',
+}
+"""Table 1 has 20 epochs, and for MNIST all images and a CNN."""
+METHODS = {
+    "fedavg (drop)": 'method.name="fedavg" system.late="drop"',
+    "fedavg (keep)": 'method.name="fedavg"',
+    "fedprox": 'method.name="fedprox" method.mu=MU',
+    "protomargin": "",
+}
+MU = {"synthetic": "0.1", "mnist": "1.0"}
+ABLATIONS = {
+    "fedavg": METHODS["fedavg (drop)"],
+    "fairness": 'method.name="fedavg" method.weights="equal" system.late="drop"',
+    "fairness, sampling i.i.d.": 'method.name="fedavg" method.weights="equal" system.late="drop" run.sampling="uniform"',
+    "fedavg + toleration": METHODS["fedavg (keep)"],
+    "fairness + toleration": 'method.name="fedavg" method.weights="equal"',
+    "protomargin, no toleration": 'system.late="drop"',
+    "protomargin, d+ only": 'method.deviation="distance"',
+    "protomargin, aggregate margin only": 'method.margins="aggregate"',
+    "protomargin, local margin only": 'method.margins="local"',
+    "protomargin": "",
+}
+PAPER2 = {
+    "synthetic": {"fedavg (drop)": "72.3 ± 2.6, 0.41", "fedprox": "74.8 ± 1.6, 0.37", "protomargin": "78.7 ± 0.2, 0.36"},
+    "mnist": {"fedavg (drop)": "88.8 ± 3.8, 0.39", "fedprox": "91.7 ± 0.2, 0.30", "protomargin": "93.3 ± 0.2, 0.18"},
+}  # fmt: skip
+PAPER3 = ("92.7 88.7 85.1", "92.8 89.9 86.5", "92.5 88.4 84.9", "92.7 90.2 89.1", "92.8 91.2 90.6", "93.5 90.8 88.1",
+          "92.8 92.4 92.1", "93.0 92.7 92.6", "91.9 91.0 90.6", "93.5 93.4 93.1")  # fmt: skip
+PAPER4 = {
+    "synthetic": {"fedavg (drop)": "0.45", "fedprox": "0.48, 61.9", "protomargin": "0.63, 64.5"},
+    "mnist": {"fedavg (drop)": "2.38", "fedprox": "2.14, 5.9", "protomargin": "2.49, 7.7"},
+}
+SLOW, SEEDS = (0.0, 0.5, 0.8), (0, 1, 2)
+
+
+def words(data: str, method: str, slow: float, seed: int) -> str:
+    """What is changed in the recipe; without slow clients it does not matter what becomes of them."""
+    method = method.replace('system.late="drop"', "") if not slow else method
+    return f"{SMALLER[data]} system.slow={slow} run.seed={seed} {method.replace('MU', MU[data])}"
+
+
+def watched(data: str, changes: str) -> dict[str, Any]:
+    """The figures of a run over its rounds, from its file or from the run."""
+    config = Config.load(f"recipes/protomargin-{data}.toml", [*changes.split(), "run.eval_every=220"])
+    file = RUNS / f"{data}-{config.digest()[:16]}.json"
+    if not file.exists():
+        print(f"{data} {changes} ...", file=sys.stderr, flush=True)
+        with one_thread():
+            found = measured(config, centre(data, config.run.seed))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found))
+    return json.loads(file.read_text())
+
+
+def ready(config: Config) -> Runner:
+    members = Members.of(config)
+    return Runner(resolved(config.counted(len(members)), members), members, None)
+
+
+def centre(data: str, seed: int) -> torch.Tensor:
+    """Q of Eq. (16): features of 1,000 training examples by a model that was trained on all data in one place."""
+    file = RUNS / f"{data}-central-{seed}.npy"
+    if not file.exists():
+        changes = [*SMALLER[data].split(), "system.slow=0.0", f"run.seed={seed}", "run.rounds=20", "run.sample=1.0",
+                   'method.name="fedavg"', 'partition.name="pooled"', "data.clients=1", "run.eval_every=20"]  # fmt: skip
+        runner = ready(Config.load(f"recipes/protomargin-{data}.toml", changes))
+        runner.go(None)
+        print(f"{data}, central, seed {seed}: {runner.rounds[-1]['accuracy_global']:.3f}", file=sys.stderr, flush=True)
+        some = runner.members.train[0].subset(
+            np.random.RandomState(seed).permutation(len(runner.members.train[0]))[:1000]
+        )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, runner.members.nets[0].features(runner.server.params, some)[0].numpy(), allow_pickle=False)
+    return torch.from_numpy(np.load(file, allow_pickle=False))
+
+
+def measured(config: Config, central: torch.Tensor) -> dict[str, Any]:
+    """Run it, and look at the server's model now and then."""
+    runner = ready(config)
+    members, net = runner.members, runner.members.nets[0]
+    everything = pooled(members)
+    found: dict[str, Any] = {key: [] for key in ("round", "accuracy", "between", "dissimilarity", "mmd")}
+    found |= {"loss": [], "attention": [], "sizes": []}
+    for number in range(config.run.rounds):
+        row = runner.one_round(number)
+        found["loss"].append(row["loss"].get("supervised"))
+        found["attention"].append(row.get("attention"))
+        found["sizes"].append([len(members.train[client]) for client in row["clients"]])
+        if (number + 1) % EVERY == 0:
+            params = runner.server.params
+            there = [members.train[client] for client in roster(runner.config, members, number).sampled]
+            found["round"].append(number + 1)
+            found["accuracy"].append(runner.global_accuracies()["accuracy_global"])
+            found["between"].append(
+                aggregate_mean_margin(Prototypes.of(*net.features(params, everything), net.classes))
+            )
+            found["dissimilarity"].append(gradient_dissimilarity(net, params, members.train[:100], cross_entropy))
+            features = [net.features(params, own)[0][:500] for own in there]
+            found["mmd"].append(mean_mmd(features, central, bandwidth(central)))
+    return found
+
+
+def pooled(members: Members) -> Examples:
+    """The training examples of all clients."""
+    first = members.train[0]
+    return Examples(
+        first.x, first.y, torch.cat([own.index for own in members.train]), first.scale, first.mean, first.std
+    )
+
+
+def final(found: dict[str, Any]) -> tuple[float, float]:
+    """Accuracy and training loss, over the last rounds."""
+    losses = [value for value in found["loss"][-LAST:] if value is not None]
+    return float(np.mean(found["accuracy"][-LAST // EVERY :])), float(np.mean(losses))
+
+
+def all_of(data: str, method: str) -> dict[tuple[float, int], dict[str, Any]]:
+    return {(slow, seed): watched(data, words(data, method, slow, seed)) for slow, seed in product(SLOW, SEEDS)}
+
+
+def told(values: list[float], digits: int = 1) -> str:
+    return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}"
+
+
+def table2() -> None:
+    for data in SMALLER:
+        print(f"\n{data}: accuracy (%) and training loss, seeds 0 to 2\n")
+        print("| method | slow 0 | 0.5 | 0.8 | all | loss | paper |\n|---|---|---|---|---|---|---|")
+        for name, method in METHODS.items():
+            runs = {key: final(found) for key, found in all_of(data, method).items()}
+            cells = [told([100 * runs[slow, seed][0] for seed in SEEDS]) for slow in SLOW]
+            over = [100 * np.mean([runs[slow, seed][0] for seed in SEEDS]) for slow in SLOW]
+            loss = [float(np.mean([runs[slow, seed][1] for seed in SEEDS])) for slow in SLOW]
+            paper = PAPER2[data].get(name, "-")
+            print(f"| {name} | {' | '.join(cells)} | {told(over)} | {told(loss, 2)} | {paper} |")
+
+
+def table3() -> None:
+    print(
+        "\nmnist: accuracy (%), seeds 0 to 2\n\n| method | slow 0 | 0.5 | 0.8 | all | paper |\n|---|---|---|---|---|---|"
+    )
+    for (name, method), paper in zip(ABLATIONS.items(), PAPER3, strict=True):
+        runs = {key: 100 * final(found)[0] for key, found in all_of("mnist", method).items()}
+        over = [float(np.mean([runs[slow, seed] for seed in SEEDS])) for slow in SLOW]
+        cells = [told([runs[slow, seed] for seed in SEEDS]) for slow in SLOW]
+        print(f"| {name} | {' | '.join(cells)} | {told(over)} | {paper} |")
+
+
+def table4() -> None:
+    for data in SMALLER:
+        print(f"\n{data}: margin, MMD and FFD of the last model, over slow and seeds\n")
+        print("| method | margin | MMD | FFD, % | paper: margin, FFD |\n|---|---|---|---|---|")
+        runs = {name: all_of(data, method) for name, method in METHODS.items()}
+        base = float(np.mean([found["mmd"][-1] for found in runs["fedavg (drop)"].values()]))
+        for name, own in runs.items():
+            margins, apart = ([found[key][-1] for found in own.values()] for key in ("between", "mmd"))
+            gain = f"{feature_discrepancy(float(np.mean(apart)), base):.1f}" if name != "fedavg (drop)" else "-"
+            print(f"| {name} | {told(margins, 2)} | {told(apart, 3)} | {gain} | {PAPER4[data].get(name, '-')} |")
+
+
+def pictures() -> None:
+    """Fig. 2 and 3: mean and band over slow and seeds; Fig. S2: the distribution of attention."""
+    kinds = {"accuracy": "accuracy", "dissimilarity": "gradient dissimilarity", "between": "aggregate mean margin"}
+    panels = []
+    for data in SMALLER:
+        runs = {name: list(all_of(data, method).values()) for name, method in METHODS.items()}
+        rounds = runs["protomargin"][0]["round"]
+        for key, title in kinds.items():
+            curves = {name: np.array([found[key] for found in own]) for name, own in runs.items()}
+            panels.append(bands.Panel(f"{data}: {title}", rounds, curves, log=key == "dissimilarity"))
+        losses = {name: np.array([smooth(found["loss"]) for found in own]) for name, own in runs.items()}
+        panels.append(bands.Panel(f"{data}: training loss", range(1, 221), losses))
+    bands.draw(panels, PICTURES / "protomargin-curves.png", columns=4)
+    attention()
+
+
+def smooth(values: list[float | None]) -> np.ndarray:
+    """The moving average over a tenth of the rounds; a round without anybody has its neighbours'."""
+    there = [(place, value) for place, value in enumerate(values) if value is not None]
+    filled = np.interp(range(len(values)), *np.array(there).T)
+    before = np.concatenate([[0.0], np.cumsum(filled)])
+    first = np.maximum(np.arange(1, len(values) + 1) - LAST, 0)
+    return (before[1:] - before[first]) / (np.arange(1, len(values) + 1) - first)
+
+
+def attention() -> None:
+    picture, axes = plt.subplots(1, 2, figsize=(7, 2.6))
+    for axis, data in zip(axes, SMALLER, strict=True):
+        runs = list(all_of(data, "").values())
+        ours = np.concatenate([np.array(one) for found in runs for one in found["attention"][1:] if one])
+        sizes = np.concatenate([np.array(one) / sum(one) for found in runs for one in found["sizes"][1:] if sum(one)])
+        for values, name, colour in ((sizes, "fedavg, by size", "#d55e00"), (ours, "protomargin", "#0072b2")):
+            axis.hist(values, np.linspace(0, 0.6, 61), density=True, alpha=0.6, color=colour, label=name)
+        print(f"\n{data}: attention has a standard deviation of {ours.std():.4f}; shares by size of {sizes.std():.4f}")
+        axis.set(xlabel=f"weight of a client, {data}", ylabel="density", yscale="log")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=8)
+    picture.tight_layout()
+    picture.savefig(PICTURES / "protomargin-attention.png", dpi=150)
+
+
+def main(asked: list[str]) -> None:
+    RUNS.mkdir(parents=True, exist_ok=True)
+    wanted = {data: dict(METHODS) for data in SMALLER} if set(asked) - {"table3"} else {"mnist": {}}
+    if "table3" in asked:
+        wanted["mnist"] |= ABLATIONS
+    jobs = {
+        (data, words(data, method, slow, seed)): None
+        for data, methods in wanted.items()
+        for seed, slow, method in product(SEEDS, SLOW, methods.values())
+    }
+    for data, seed in product(wanted, SEEDS):
+        centre(data, seed)
+    two_at_a_time(watched, list(jobs))
+    for word in asked:
+        {"table2": table2, "table3": table3, "table4": table4, "pictures": pictures}[word]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["table2", "table3", "table4", "pictures"])
