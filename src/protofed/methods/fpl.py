@@ -80,8 +80,9 @@ class FPL(Method[Shared, Shared, Shared, Nothing]):
         cosines = F.normalize(z, dim=-1) @ down.directions.flatten(0, 1).T
         scores = (cosines / self.temperature).unflatten(1, down.there.shape).masked_fill(down.there == 0, -1e9)
         by_class = scores.logsumexp(-1)  # [n, classes]
-        own: Tensor = by_class.gather(1, y.unsqueeze(1)).squeeze(1)
-        return by_class.logsumexp(-1) - own
+        own = by_class.gather(1, y.unsqueeze(1)).squeeze(1)
+        lost: Tensor = by_class.logsumexp(-1) - own
+        return lost
 
     def upload(self, trained: Trained[Shared, Nothing]) -> Shared:
         if self.prototypes == "gathered" and trained.observed:
