@@ -98,7 +98,7 @@ def centre(data: str, seed: int) -> torch.Tensor:
     """Q of Eq. (16): features of 1,000 training examples by a model that was trained on all data in one place."""
     file = RUNS / f"{data}-central-{seed}.npy"
     if not file.exists():
-        changes = [*SMALLER[data].split(), "system.slow=0.0", f"run.seed={seed}", "run.rounds=20", "run.sample=1.0",
+        changes = [*(word for word in SMALLER[data].split() if not word.startswith("partition.")), "system.slow=0.0", f"run.seed={seed}", "run.rounds=20", "run.sample=1.0",
                    'method.name="fedavg"', 'partition.name="pooled"', "data.clients=1", "run.eval_every=20"]  # fmt: skip
         runner = ready(Config.load(f"recipes/protomargin-{data}.toml", changes))
         runner.go(None)

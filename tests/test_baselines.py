@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from protofed import local
-from protofed.core import Batch, Phase, Private, Prototypes, Upload, Weights
+from protofed.core import Batch, Phase, Private, Upload, Weights
+from protofed.errors import UserError
 from protofed.local import take_part, train
-from protofed.methods.creff import CReFF, head_gradient
+from protofed.measures.accuracy import tally
+from protofed.members import Members
 from protofed.methods.ditto import Ditto
 from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedbabu import FedBABU
@@ -23,7 +26,7 @@ from protofed.methods.fesem import Centres, FeSEM
 from protofed.net import Net, selected
 from protofed.nets.cnn import Cnn
 from protofed.runner import Runner
-from toys import config, everything, federation, figures, played
+from toys import config, everything, federation, figures, net, played
 
 EQUAL = [[0, 1, 2] * 3] * 4
 
@@ -34,6 +37,13 @@ def weights(*values: float) -> Weights:
 
 def uploads(*models: Weights, sizes: tuple[int, ...] = ()) -> list[Upload]:
     return [Upload(n, (sizes or (1,) * len(models))[n], 1, 1.0, model) for n, model in enumerate(models)]
+
+
+SITE = SimpleNamespace(
+    net=SimpleNamespace(trains=lambda name, value: value.is_floating_point()),
+    generator=lambda purpose: torch.Generator().manual_seed(0),
+)
+"""As much of a site as aggregation needs."""
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], **tolerance: float) -> None:
@@ -137,15 +147,27 @@ def test_fedatt_by_hand_on_two_layers():
     server = Weights({"body.a": torch.tensor([0.0, 0.0]), "body.b": torch.tensor([1.0])})
     one = Weights({"body.a": torch.tensor([3.0, 4.0]), "body.b": torch.tensor([1.0])})
     two = Weights({"body.a": torch.tensor([0.0, 2.0]), "body.b": torch.tensor([2.0])})
-    after = FedAtt(step=1.2).aggregate(None, server, uploads(one, two)).params
+    after = FedAtt(step=1.2).aggregate(SITE, server, uploads(one, two)).params
     a, b = math.exp(5) / (math.exp(5) + math.exp(2)), math.exp(0) / (math.exp(0) + math.exp(1))
     assert after["body.a"].tolist() == pytest.approx([1.2 * a * 3, 1.2 * (a * 4 + (1 - a) * 2)])
     assert after["body.b"].item() == pytest.approx(1 + 1.2 * (1 - b) * 1)
 
 
 def test_fedatt_of_equal_clients_is_their_common_step():
-    after = FedAtt(step=1.0).aggregate(None, weights(0.0), uploads(weights(2.0), weights(2.0), sizes=(1, 9))).params
+    after = FedAtt(step=1.0).aggregate(SITE, weights(0.0), uploads(weights(2.0), weights(2.0), sizes=(1, 9))).params
     assert after["body.w"].item() == pytest.approx(2)
+
+
+def test_fedatt_leaves_out_who_has_no_examples():
+    after = FedAtt(step=1.0).aggregate(SITE, weights(0.0), uploads(weights(2.0), weights(0.0), sizes=(3, 0))).params
+    assert after["body.w"].item() == pytest.approx(2)
+
+
+def test_fedatt_averages_the_statistics_of_batch_norm():
+    runner = played(config("fedatt", rounds=2, train={"lr": 0.3}), federation(EQUAL, nets=[net(norm=True)] * 4))
+    variances = [value for name, value in runner.server.params.items() if name.endswith("running_var")]
+    assert variances
+    assert all((value > 0).all() for value in variances)
 
 
 # FeSEM
@@ -155,12 +177,39 @@ def test_fesem_assigns_and_averages_and_an_empty_centre_stays():
     server = Centres(
         {"0": weights(0.0).params, "1": weights(10.0).params, "2": weights(99.0).params}, torch.tensor([2, 2, 2])
     )
-    after = FeSEM().aggregate(None, server, uploads(weights(1.0), weights(3.0), weights(8.0), sizes=(3, 1, 5)))
+    after = FeSEM().aggregate(SITE, server, uploads(weights(1.0), weights(3.0), weights(8.0), sizes=(3, 1, 5)))
     assert after.member.tolist() == [0, 0, 1]
     assert [after.models[k]["body.w"].item() for k in "012"] == [1.5, 8, 99]
-    equal = FeSEM(weights="equal").aggregate(None, server, uploads(weights(1.0), weights(3.0), sizes=(3, 1)))
+    equal = FeSEM(weights="equal").aggregate(SITE, server, uploads(weights(1.0), weights(3.0), sizes=(3, 1)))
     assert equal.models["0"]["body.w"].item() == 2
     assert FeSEM().broadcast(after, 2).params["body.w"].item() == 8
+    assert FeSEM().broadcast(after, 3).params["body.w"].item() == 1.5  # a newcomer: the centre with the most members
+
+
+def opposed() -> Members:
+    """Six clients with the same inputs; three of them call class 0 what the others call class 1."""
+    members = federation([[0, 1] * 20] * 6)
+    turned = [replace(own, y=1 - own.y) if number % 2 else own for number, own in enumerate(members.train)]
+    return replace(members, train=tuple(turned))
+
+
+def test_fesem_puts_clients_that_contradict_each_other_into_different_centres():
+    members = opposed()
+    runner = played(config("fesem", rounds=4, method={"centres": 2}), members)
+    found = runner.server.member.tolist()
+    assert found[0] == found[2] == found[4] != found[1] == found[3] == found[5]
+    shares = [tally(lambda x, n=n: {"": net()(runner.method.broadcast(runner.server, n).params, x)[1]}, own)[""] / 40
+              for n, own in enumerate(members.train)]  # fmt: skip
+    assert min(shares) > 0.9  # one model for all would be right in half of the cases
+
+
+def test_fesem_counts_no_statistics_as_weights():
+    counted = {"body.w": torch.tensor([4.9]), "body.norm.num_batches_tracked": torch.tensor(310)}
+    centres = [{**counted, "body.w": torch.tensor([w]), "body.norm.num_batches_tracked": torch.tensor(n)}
+               for w, n in ((0.0, 300), (5.0, 100))]  # fmt: skip
+    server = Centres({"0": centres[0], "1": centres[1]}, torch.tensor([1]))
+    after = FeSEM(centres=2).aggregate(SITE, server, uploads(Weights(counted)))
+    assert after.member.tolist() == [1]
 
 
 def test_fesem_with_one_centre_is_fedavg():
@@ -228,16 +277,13 @@ def test_fedbabus_head_never_moves_before_tuning_which_starts_from_the_servers_b
     assert figures(runner)["cost"]["up_params"] == 4 * body
     (phase,) = runner.method.tune(1)
     assert (phase.epochs, phase.trains) == (5, ("",))
-    assert all(
-        torch.equal(runner.server.params[name], value)
-        for name, value in runner.method.receive((), runner.server).items()
-    )
 
 
-def test_fedbabu_is_tested_with_the_tuned_model():
+def test_fedbabu_is_tested_with_a_model_tuned_from_the_servers_body():
     members, training = federation(EQUAL), config().train
     method = FedBABU(fine_tune=3)
-    server, client = method.start(members.server(0, 0)), members.client(0, 0, 0)
+    server = played(config("fedbabu", rounds=2), members).server
+    client = members.client(0, 0, 0)
     found = local.tested(method, client, (), server, training)
     expected = train(method, client, client.data, server.params, server, (), (Phase(3),), training, "tune").params
     same(found, expected)
@@ -304,35 +350,11 @@ def test_with_equal_classes_fedrods_shared_model_is_fedavgs():
     same(ours, played(config("fedavg"), federation(EQUAL)).server.params, rtol=1e-4, atol=1e-5)
 
 
-# CReFF
+# All that keep a head
 
 
-def test_creffs_matched_features_reach_the_wanted_gradients():
-    own = Net("line", lambda: (torch.nn.Identity(), torch.nn.Linear(6, 3)), (6,), 3)
-    head = selected(own.init(torch.Generator().manual_seed(0)), "head.")
-    draw = torch.Generator().manual_seed(1)
-    real = [torch.randn(40, 6, generator=draw) + 3 * torch.eye(6)[label] for label in range(3)]
-    wanted = Prototypes.empty(3, 21)
-    for label, z in enumerate(real):
-        wanted.mean[label, 0] = head_gradient(own, head, z, torch.full((40,), label)).detach()
-        wanted.support[label, 0] = 40
-    made = CReFF(each=20, match_lr=5.0, match_steps=300).matched(
-        own, head, torch.randn(3, 20, 6, generator=draw), wanted
-    )
-    for label in range(3):
-        found = head_gradient(own, head, made[label], torch.full((20,), label))
-        assert torch.cosine_similarity(found, wanted.mean[label, 0], 0) > 0.95
-
-
-def test_creffs_retrained_head_beats_fedavgs_on_a_long_tail():
-    labels = [[0] * 40 + [1] * 10 + [2] * 2] * 3
-    slowly = {"lr": 0.02, "momentum": 0.0}
-    how = {"match_lr": 2.0, "head_lr": 0.1}  # for three rounds; its defaults are for many
-    ours = played(config("creff", rounds=3, method=how, train=slowly), federation(labels)).rounds[-1]
-    plain = played(config("fedavg", rounds=3, train=slowly), federation(labels)).rounds[-1]
-    assert ours["accuracy_global"] > plain["accuracy_global"] + 0.3
-
-
-def test_creffs_next_round_starts_from_the_plain_average():
-    ours = played(config("creff", rounds=3, method={"match_steps": 2, "head_steps": 2}), federation())
-    same(ours.server.params, played(config("fedavg", rounds=3), federation()).server.params)
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
+def test_a_net_without_a_head_of_its_own_is_refused(name):
+    headless = Net("headless", lambda: (torch.nn.Linear(4, 3), torch.nn.Identity()), (4,), 3)
+    with pytest.raises(UserError, match="net headless has no head of its own"):
+        played(config(name), federation(EQUAL, [headless] * 4))

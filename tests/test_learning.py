@@ -33,7 +33,7 @@ def test_demo_learns():
 
 
 GENTLE = {"fedatt": ["train.momentum=0.5", "run.rounds=40"], "fedtgp": ["method.pull=1.0"]}
-"""What takes steps longer than the others' does not stand so much momentum."""
+"""Long steps of the server, and a pull of 10, do not stand so much momentum."""
 
 
 @pytest.mark.slow

@@ -16,11 +16,12 @@ from protofed import weights
 from protofed.core import Phase
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
-from protofed.export import write_model
+from protofed.export import FromRaw, write_model
 from protofed.methods import METHODS
 from protofed.methods.local import Local
 from protofed.newcomer import join
 from test_cli import protofed as command  # noqa: F401
+from test_layout import Viewed
 from toys import bank
 
 TABLE = {"run": {"rounds": 12}, "data": {"clients": 6}}
@@ -211,6 +212,19 @@ def test_an_exported_onnx_graph_gives_the_same_from_raw_inputs(run, digits, tmp_
     embedding, logits = session.run(["embedding", "logits"], {"input": x.astype(np.float32)})
     np.testing.assert_allclose(logits, run.predict(x, 3)["scores"], rtol=1e-4, atol=1e-4)
     assert embedding.shape == (7, 50)
+
+
+def test_a_net_that_views_takes_raw_inputs():
+    draw = np.random.RandomState(0)
+    data = [(draw.normal(size=(20, 3, 8, 8)).astype(np.float32), np.arange(20) % 3) for _ in range(2)]
+    result = protofed.run(
+        {"run": {"rounds": 1}}, federation=protofed.Federation(data, nets=[lambda: (Viewed(), "out")])
+    )
+    model = result.state.model(0)
+    x = torch.from_numpy(data[0][0])
+    with torch.no_grad():
+        found = FromRaw(model)(x)[1].argmax(1).numpy()
+    assert np.array_equal(found, result.predict(x.numpy(), 0)["label"])
 
 
 def test_onnx_without_its_package_is_said(run, monkeypatch, tmp_path):

@@ -68,17 +68,21 @@ def members(method: str):
     return federation(nets=[small, large if mixed else small, small] * 2)
 
 
-def final(method: str, engine: Any = Loop, wire: bool = False) -> tuple[dict[str, torch.Tensor], Runner]:
-    options = {"pull": 1.0} if method == "fedtgp" else {}  # its default, 10, makes more of rounding than steps do
-    experiment = config(method, rounds=4, run={"sample": 0.7}, train={"epochs": 2, "clip": 1.0}, method=options)
+def final(
+    method: str, engine: Any = Loop, wire: bool = False, options: dict[str, Any] | None = None
+) -> tuple[dict[str, torch.Tensor], Runner]:
+    gentle = {"pull": 1.0} if method == "fedtgp" else {}  # its default, 10, makes more of rounding than steps do
+    experiment = config(
+        method, rounds=4, run={"sample": 0.7}, train={"epochs": 2, "clip": 1.0}, method={**gentle, **(options or {})}
+    )
     if wire:
         experiment = replace(experiment, method=wired(experiment.method))
     runner = played_on(engine, experiment, members(method))
     return everything(runner), runner
 
 
-def agree(method: str, engine: type, wire: bool, **tolerance: float) -> None:
-    (expected, spec), (got, runner) = final(method), final(method, engine, wire)
+def agree(method: str, engine: type, wire: bool, options: dict[str, Any] | None = None, **tolerance: float) -> None:
+    (expected, spec), (got, runner) = final(method, options=options), final(method, engine, wire, options)
     torch.testing.assert_close(got, expected, **tolerance)
     for row, reference in zip(runner.rounds, spec.rounds, strict=True):
         assert row.keys() == reference.keys()
@@ -93,6 +97,15 @@ def agree(method: str, engine: type, wire: bool, **tolerance: float) -> None:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_through_every_engine(method, engine, wire):
     agree(method, ENGINES[engine], wire, **TOLERANCE)
+
+
+OPTIONS = [("mpfedcl", {"cap": 3}), ("mpfedcl", {"clustering": "dbscan"}), ("fedrod", {"hyper": 4}), ("fpl", {"clusters": "first"}),
+           ("fedrod", {"personal": "after"}), ("fesem", {"centres": 2}), ("creff", {"head_batch": 8})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "options"), OPTIONS, ids=str)
+def test_options_through_stacks(method, options):
+    agree(method, ENGINES["stacked"], False, options, **TOLERANCE)
 
 
 @pytest.mark.parametrize("inner", ["loop", "stacked"])

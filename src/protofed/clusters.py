@@ -76,6 +76,9 @@ def dbscan(z: Tensor, y: Tensor, classes: int, k: int, eps: float, neighbours: i
     made = Prototypes.empty(classes, z.shape[-1], k)
     for label in y.unique().tolist():
         own = z[y == label].double().numpy()
+        if not np.isfinite(own).all():  # a client that has diverged: its mean is not finite either, and is refused
+            made.mean[label, 0], made.support[label, 0] = float("nan"), len(own)
+            continue
         reach = eps
         if not reach and len(own) > neighbours:
             far = NearestNeighbors(n_neighbors=neighbours + 1).fit(own).kneighbors(own)[0][:, -1]

@@ -191,6 +191,10 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Client: every way of predicting that the method has."""
         return {"head": net(params, x)[1]}
 
+    def single(self, params: Params, kept: Kept) -> Params:
+        """Client: one net's parameters that answer as `predict` does by head; what is exported."""
+        return params
+
     def predict_global(self, net: Net, server: Server, x: Tensor) -> Scores:
         """The server's own model, if there is one."""
         return {}

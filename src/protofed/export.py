@@ -94,7 +94,9 @@ class FromRaw(nn.Module):
         super().__init__()
         self.parts = model.net.parts(model.params)
         self.data: Examples = model.data
+        self.plain = model.net.plain
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.parts["body"](self.data.normalised(x))
+        x = self.data.normalised(x)
+        z = self.parts["body"](x.contiguous() if self.plain else x)
         return z if isinstance(z, tuple) else (z, self.parts["head"](z))

@@ -43,7 +43,7 @@ class Federation:
         self, data: Sequence[tuple[Any, Any]], test: Sequence[tuple[Any, Any] | None] | None = None,
         classes: int | Sequence[str | int] | None = None, nets: Sequence[Any] | None = None, name: str = "own data",
     ) -> None:  # fmt: skip
-        if isinstance(nets, nn.Module | tuple):
+        if isinstance(nets, nn.Module | tuple) or callable(nets):
             raise UserError(f"nets: got a {type(nets).__name__}; must be a list of nets, as nets=[net].")
         data = list(data)
         if not data:

@@ -16,7 +16,7 @@ from protofed.data.dataset import read_npz
 from protofed.data.examples import Examples
 from protofed.errors import UserError
 from protofed.federation import Federation
-from protofed.local import take_part
+from protofed.local import take_part, train
 from protofed.measures.accuracy import tally
 from protofed.messages import size
 from protofed.methods.local import Local
@@ -45,6 +45,7 @@ class Newcomer:
     train: int
     test: int
     steps: int
+    spent: int  # epochs, in all phases
     given: list[str]  # the layers it did not start at random
     shared: bool  # did it start from what the run shares instead?
     downloaded: int  # numbers
@@ -99,13 +100,18 @@ def join(
     down, training = of_classes(method.broadcast(server, number), held), replace(config.train, epochs=epochs)
     with one_thread():
         trained, _ = take_part(method, client, method.join(client), down, training)
-        kept = method.keep(trained)
-        alone, _ = take_part(Local(), client, Local().join(client), (), training)
+        kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)
+        if tuning:
+            params = train(
+                method, client, examples, params, method.prepare(down), kept, tuning, training, "tune"
+            ).params
+        spent = replace(training, epochs=sum(phase.epochs for phase in (*method.phases(epochs), *tuning)))
+        alone, _ = take_part(Local(), client, Local().join(client), (), spent)
 
     def answer(x: Tensor) -> Scores:
-        return method.predict(made, trained.params, x, down, kept)
+        return method.predict(made, params, x, down, kept)
 
-    model = Model(number, made, trained.params, answer, examples, members.labels)
+    model = Model(number, made, method.single(params, kept), answer, examples, members.labels)
     right = tally(answer, exam)
     return Newcomer(
         model=replace(model, reach=model.farthest()),
@@ -113,6 +119,7 @@ def join(
         train=len(examples),
         test=len(exam),
         steps=trained.steps,
+        spent=spent.epochs,
         given=sorted(made.layers),
         shared=any(not torch.equal(value, alone.start[name]) for name, value in trained.start.items()),
         downloaded=size(down).params,

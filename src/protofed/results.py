@@ -59,7 +59,7 @@ class State(NamedTuple):
         def answer(x: Tensor) -> Scores:
             return method.predict(site.net, params, x, down, kept)
 
-        return Model(client, site.net, params, answer, site.data, members.labels)
+        return Model(client, site.net, method.single(params, kept), answer, site.data, members.labels)
 
     def spokesman(self) -> int | None:
         """Whose model predicts when nobody is named: the server's (None) if it has one, else client 0's."""
@@ -107,9 +107,13 @@ class Result:
     @property
     def prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them: `mean` [classes, modes, dim], `support` [classes, modes]."""
-        server = self.state.server
-        parts = server if isinstance(server, tuple) and not isinstance(server, Prototypes) else (server,)
-        return next((part for part in parts if isinstance(part, Prototypes)), None)
+
+        def within(part: Any) -> Prototypes | None:
+            if isinstance(part, Prototypes):
+                return part
+            return next(filter(None, map(within, part)), None) if isinstance(part, tuple) else None
+
+        return within(self.state.server)
 
     @property
     def labels(self) -> tuple[str | int, ...]:

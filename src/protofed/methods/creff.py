@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,8 +42,12 @@ class CReFF(Method[Server, Weights, Sent, Nothing]):
     """Steps a round in which the features are fitted to the clients' gradients."""
     match_lr: Annotated[float, Gt(0)] = 0.1
     """Its paper's; with few clients a round 0.01 is stabler (FedNH's runs)."""
-    head_steps: Annotated[int, Ge(0)] = 300
-    """Steps a round in which the head is retrained on all features."""
+    head_epochs: Annotated[int, Ge(0)] = 300
+    """Epochs a round in which the head is retrained on the features."""
+    head_batch: Annotated[int, Ge(0)] = 0
+    """Features in a batch of theirs; 0: all, one step an epoch (its code has the clients' batches: many more steps)."""
+    head_start: Literal["averaged", "new"] = "averaged"
+    """What is retrained: the averaged head (its code), or a new one (as FedNH's authors put it)."""
     head_lr: Annotated[float, Gt(0)] = 0.01
     """Their learning rate."""
 
@@ -64,7 +68,7 @@ class CReFF(Method[Server, Weights, Sent, Nothing]):
         z, y = trained.features(before=True)
         classes = trained.net.classes
         head = selected(trained.start, "head.")
-        means = Prototypes.empty(classes, gradient_size(head))
+        means = Prototypes.empty(classes, sum(value.numel() for value in trainable(trained.net, head).values()))
         for label in y.unique().tolist():
             own = z[y == label]
             means.mean[label, 0] = head_gradient(trained.net, head, own, torch.full((len(own),), label)).detach()
@@ -77,7 +81,9 @@ class CReFF(Method[Server, Weights, Sent, Nothing]):
         wanted = Prototypes.pool([upload.message.gradients for upload in uploads])
         sent = selected(server.params, "head.")  # the head that the clients' gradients are of
         features = self.matched(site.net, sent, server.features, wanted)
-        return Server(params, self.retrained(site.net, selected(params, "head."), features), features)
+        fresh = params if self.head_start == "averaged" else site.net.init(site.generator("head"))
+        head = self.retrained(site.net, selected(fresh, "head."), features, site.generator("head batches"))
+        return Server(params, head, features)
 
     def matched(self, net: Net, head: Params, features: Tensor, wanted: Prototypes) -> Tensor:
         """Features [classes, each, dim] whose gradients point where the clients' do: 1 - cosine, class by class."""
@@ -95,31 +101,34 @@ class CReFF(Method[Server, Weights, Sent, Nothing]):
                 optimiser.step()
         return moving.detach()
 
-    def retrained(self, net: Net, head: Params, features: Tensor) -> Params:
-        """The head after training on all features, which are balanced."""
+    def retrained(self, net: Net, head: Params, features: Tensor, draw: torch.Generator) -> Params:
+        """The head after training on the features, which are balanced."""
         x, y = features.flatten(0, 1), torch.arange(len(features)).repeat_interleave(self.each)
         with torch.enable_grad():
-            own = {name: value.clone().requires_grad_() for name, value in head.items()}
+            own = {name: value.clone().requires_grad_() for name, value in trainable(net, head).items()}
             optimiser = torch.optim.SGD(list(own.values()), self.head_lr)
-            for _ in range(self.head_steps):
-                optimiser.zero_grad()
-                F.cross_entropy(net.head(own, x), y).backward()
-                optimiser.step()
-        return {name: value.detach() for name, value in own.items()}
+            for _ in range(self.head_epochs):
+                order = torch.randperm(len(x), generator=draw) if self.head_batch else torch.arange(len(x))
+                for rows in order.split(self.head_batch or len(x)):
+                    optimiser.zero_grad()
+                    F.cross_entropy(net.head({**head, **own}, x[rows]), y[rows]).backward()
+                    optimiser.step()
+        return {**head, **{name: value.detach() for name, value in own.items()}}
 
     def predict_global(self, net: Net, server: Server, x: Tensor) -> Scores:
         return {"head": net({**server.params, **server.head}, x)[1]}
 
 
-def gradient_size(head: Params) -> int:
-    return sum(value.numel() for value in head.values())
+def trainable(net: Net, head: Params) -> Params:
+    """Those of a head's tensors that can move, in order."""
+    return {name: head[name] for name in sorted(head) if net.trains(name, head[name])}
 
 
 def head_gradient(net: Net, head: Params, z: Tensor, y: Tensor) -> Tensor:
     """The gradient [size of the head] of the mean cross-entropy of embeddings [n, dim] with labels [n]."""
     with torch.enable_grad():
-        leaves = {name: head[name].detach().requires_grad_() for name in sorted(head)}
-        loss = F.cross_entropy(net.head(leaves, z), y)
+        leaves = {name: value.detach().requires_grad_() for name, value in trainable(net, head).items()}
+        loss = F.cross_entropy(net.head({**head, **leaves}, z), y)
         return torch.cat(
             [grad.flatten() for grad in torch.autograd.grad(loss, list(leaves.values()), create_graph=True)]
         )

@@ -56,6 +56,9 @@ class Ditto(Method[Weights, Weights, Weights, Private]):
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
         return Weights(average([upload.message.params for upload in uploads], [upload.examples for upload in uploads]))
 
+    def single(self, params: Params, kept: Private) -> Params:
+        return owned(params)
+
     def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: Private) -> Scores:
         return {"head": net(owned(params), x)[1]}
 

@@ -23,8 +23,9 @@ class FedAtt(FedAvg):
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
         """w_l <- w_l - ε sum_i α_li (w_l - w_li), with α_l the softmax over clients of ||w_l - w_li||."""
         averaged = super().aggregate(site, server, uploads).params
+        uploads = [upload for upload in uploads if upload.examples] or uploads  # who has no examples does not count
         for name, before in server.params.items():
-            if before.is_floating_point():  # counters of batch norm are averaged
+            if site.net.trains(name, before):  # statistics of batch norm are averaged: ε > 1 makes variances negative
                 moved = torch.stack([upload.message.params[name] for upload in uploads]).double() - before.double()
                 share = torch.softmax(moved.flatten(1).norm(dim=1), 0)
                 averaged[name] = (before.double() + self.step * torch.tensordot(share, moved, 1)).to(before.dtype)

@@ -9,6 +9,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from protofed.core import Nothing, Phase, Site, Trained, Upload, Weights
+from protofed.errors import UserError
 from protofed.methods.fedavg import FedAvg
 from protofed.net import selected
 
@@ -19,6 +20,12 @@ class FedBABU(FedAvg):
 
     fine_tune: Annotated[int, Ge(0)] = 5
     """Epochs on a client's own data before it is tested, head and all; forgotten afterwards."""
+
+    def start(self, site: Site) -> Weights:
+        server = super().start(site)
+        if not selected(server.params, "head."):
+            raise UserError(f"net {site.net.name} has no head of its own: nothing would stay as drawn. Use fedavg.")
+        return server
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Local update: the head is never touched."""

@@ -33,6 +33,8 @@ class FedPer(Method[Weights, Weights, Weights, Private]):
         params = site.net.init(site.generator("init"))
         if not selected(params, self.common):
             raise UserError(f'method.shared: got "{self.shared}", but net {site.net.name} has none. Use "body".')
+        if self.common and not self.private(params).params:
+            raise UserError(f"net {site.net.name} has no head of its own: nothing would be private. Use fedavg.")
         return Weights(params)
 
     def broadcast(self, server: Weights, client: int) -> Weights:

@@ -13,6 +13,7 @@ from torch import Tensor
 from protofed.core import Batch, Client, Loss, Method, Net, Params, Phase, Scores, Site, Trained, Upload, Weights
 
 from protofed.core import average, cross_entropy  # isort: skip
+from protofed.errors import UserError
 from protofed.net import selected
 
 HYPER = "own.hyper"
@@ -60,12 +61,16 @@ class FedROD(Method[Weights, Weights, Weights, Own]):
             return (Phase(epochs),)
         return Phase(epochs, ("not own.",)), Phase(epochs, ("own.",))
 
+    def own_head(self, params: Params, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """Its weight [classes, dim] and bias [classes]."""
+        if "own.weight" in params:
+            return params["own.weight"], params["own.bias"]
+        made = (params[f"{HYPER}2"] @ torch.relu(params[f"{HYPER}1"] @ shares)).reshape(len(shares), -1)
+        return made[:, :-1], made[:, -1]
+
     def on_top(self, params: Params, z: Tensor, shares: Tensor) -> Tensor:
         """The own head's scores [n, classes]."""
-        weight, bias = params.get("own.weight"), params.get("own.bias")
-        if weight is None or bias is None:
-            made = (params[f"{HYPER}2"] @ torch.relu(params[f"{HYPER}1"] @ shares)).reshape(len(shares), -1)
-            weight, bias = made[:, :-1], made[:, -1]
+        weight, bias = self.own_head(params, shares)
         return z @ weight.T + bias
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: Own) -> Loss:
@@ -85,6 +90,14 @@ class FedROD(Method[Weights, Weights, Weights, Own]):
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
         return Weights(average([upload.message.params for upload in uploads], [upload.examples for upload in uploads]))
+
+    def single(self, params: Params, kept: Own) -> Params:
+        """The own head is added to the shared one, if that is one dense layer with a bias."""
+        weight, bias = self.own_head(params, kept.shares)
+        head = selected(params, "head.")
+        if sorted(value.shape for value in head.values()) != sorted((weight.shape, bias.shape)):
+            raise UserError("method fedrod: a head that is not one dense layer with a bias cannot be exported.")
+        return {**params, **{name: value + (weight if value.dim() == 2 else bias) for name, value in head.items()}}
 
     def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: Own) -> Scores:
         z = net.embed(params, x)

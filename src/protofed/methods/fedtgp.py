@@ -46,9 +46,10 @@ class FedTGP(Method[Trainable, Bank, Bank, Own]):
 
     def start(self, site: Site) -> Trainable:
         dim, draw = site.net.dim, site.generator("maker")
-        sizes = {"class": (site.net.classes, dim), "one": (dim, dim), "two": (dim, dim)}
-        maker = {name: torch.randn(size, generator=draw) / dim**0.5 for name, size in sizes.items()}
-        return Trainable(self.client.start(site), {**maker, "bias one": torch.zeros(dim), "bias two": torch.zeros(dim)})
+        maker = {"class": torch.randn(site.net.classes, dim, generator=draw)}
+        for name, size in (("one", (dim, dim)), ("two", (dim, dim)), ("bias one", (dim,)), ("bias two", (dim,))):
+            maker[name] = (2 * torch.rand(size, generator=draw) - 1) / dim**0.5  # as torch starts a dense layer
+        return Trainable(self.client.start(site), maker)
 
     def broadcast(self, server: Trainable, client: int) -> Bank:
         return server.bank

@@ -10,7 +10,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.core import Method, Nothing, Params, Site, Trained, Upload, Weights, average
+from protofed.clusters import kmeans
+from protofed.core import Method, Net, Nothing, Params, Site, Trained, Upload, Weights, average
 
 
 class Centres(NamedTuple):
@@ -32,12 +33,14 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
     """How a centre's members count in its mean."""
 
     def start(self, site: Site) -> Centres:
-        """Every centre is drawn by itself, and clients begin with any of them."""
-        models = {str(k): site.net.init(site.generator("init" if not k else f"init {k}")) for k in range(self.centres)}
-        return Centres(models, torch.randint(self.centres, (site.clients,), generator=site.generator("member")))
+        """All centres are one and the same model, and everybody is with the first."""
+        models = {str(k): site.net.init(site.generator("init")) for k in range(self.centres)}
+        return Centres(models, torch.zeros(site.clients, dtype=torch.long))
 
     def broadcast(self, server: Centres, client: int) -> Weights:
-        return Weights(server.models[str(int(server.member[client]))])
+        """A client's centre; who was not there in the run gets the one with the most members."""
+        known = client < len(server.member)
+        return Weights(server.models[str(int(server.member[client] if known else server.member.mode().values))])
 
     def receive(self, kept: Nothing, down: Weights) -> Params:
         return down.params
@@ -46,11 +49,17 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
         return Weights(trained.params)
 
     def aggregate(self, site: Site, server: Centres, uploads: Sequence[Upload[Weights]]) -> Centres:
-        """E-step: uploads go to their nearest centre. M-step: a centre is the mean of its own; an empty one stays."""
+        """E-step: uploads go to their nearest centre. M-step: a centre is the mean of its own; an empty one stays.
+
+        As long as everybody is with the first centre, centres are those that k-means finds among the uploads.
+        """
         member, models = server.member.clone(), dict(server.models)
-        for upload in uploads:
-            far = torch.stack([apart(upload.message.params, models[str(k)]) for k in range(self.centres)])
-            member[upload.client] = far.argmin()
+        sent = torch.stack([flat(site.net, upload.message.params) for upload in uploads])
+        centres = torch.stack([flat(site.net, model) for model in models.values()])
+        if not member.any() and self.centres > 1:
+            found = kmeans(sent, torch.zeros(len(sent), dtype=torch.long), 1, self.centres, site.generator("centres"))
+            centres = torch.where(found.support[0].unsqueeze(1) > 0, found.mean[0], centres)
+        member[[upload.client for upload in uploads]] = torch.cdist(sent, centres).argmin(1)
         for k in models:
             own = [upload for upload in uploads if int(member[upload.client]) == int(k)]
             if own:
@@ -59,6 +68,6 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
         return Centres(models, member)
 
 
-def apart(a: Params, b: Params) -> Tensor:
-    """The squared L2 distance of two models."""
-    return torch.stack([(a[name].double() - b[name].double()).square().sum() for name in sorted(a)]).sum()
+def flat(net: Net, params: Params) -> Tensor:
+    """All weights of a model in a row; statistics of batch norm are none."""
+    return torch.cat([params[name].double().flatten() for name in sorted(params) if net.trains(name, params[name])])

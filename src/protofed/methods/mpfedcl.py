@@ -32,7 +32,7 @@ class Server(NamedTuple):
 
     params: Params
     pool: Prototypes
-    merged: Prototypes  # no modes without a cap: then the pool itself is sent
+    merged: Prototypes  # no modes where no cap is exceeded: then the pool itself is sent
 
 
 class Slots(NamedTuple):
@@ -74,10 +74,11 @@ class MpFedCL(Method[Server, Shared, Shared, Nothing]):
     def start(self, site: Site) -> Server:
         classes, dim = site.net.classes, site.net.dim
         pool = Prototypes.empty(classes, dim, site.clients * self.modes)
-        return Server(site.net.init(site.generator("init")), pool, Prototypes.empty(classes, dim, self.cap))
+        merged = Prototypes.empty(classes, dim, self.cap if site.clients * self.modes > self.cap else 0)
+        return Server(site.net.init(site.generator("init")), pool, merged)
 
     def broadcast(self, server: Server, client: int) -> Shared:
-        return Shared(server.params, server.merged if self.cap else server.pool)
+        return Shared(server.params, server.merged if server.merged.support.numel() else server.pool)
 
     def receive(self, kept: Nothing, down: Shared) -> Params:
         return down.params
@@ -130,7 +131,8 @@ class MpFedCL(Method[Server, Shared, Shared, Nothing]):
             own = slice(upload.client * self.modes, (upload.client + 1) * self.modes)
             pool.mean[:, own], pool.support[:, own] = upload.message.prototypes
         sizes = [upload.examples for upload in uploads]
-        merged = merge(pool, self.cap, site.generator("merge")) if self.cap else server.merged
+        too_many = server.merged.support.numel()
+        merged = merge(pool, self.cap, site.generator("merge")) if too_many else server.merged
         return Server(average([upload.message.params for upload in uploads], sizes), pool, merged)
 
     def predict(self, net: Net, params: Params, x: Tensor, down: Shared, kept: Nothing) -> Scores:

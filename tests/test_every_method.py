@@ -1,0 +1,63 @@
+"""What every method must do, beside training: give a model away, and take a newcomer in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import protofed
+from protofed.data.sources import SOURCES
+from protofed.methods import METHODS
+from protofed.newcomer import join
+
+QUICK = {"creff": {"match_steps": 5, "head_epochs": 5}, "fedtgp": {"epochs": 5, "pull": 1.0}}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """A short run of each method, made when it is first asked for."""
+    made: dict[str, protofed.Result] = {}
+
+    def of(name: str) -> protofed.Result:
+        if name not in made:
+            options = {"name": name, **QUICK.get(name, {})}
+            table = {"run": {"rounds": 3}, "data": {"clients": 4, "limit": 240}, "method": options}
+            made[name] = protofed.run(table)
+        return made[name]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return SOURCES["digits"]("").test
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_the_module_that_is_given_away_answers_as_predict_does(method, runs, digits):
+    result = runs(method)
+    for client in (0, 3):
+        told = result.predict(digits.x.numpy(), client)["label"]
+        with torch.no_grad():
+            scores = result.model(client)(digits.normalised(digits.x))
+        assert np.array_equal(scores.argmax(1).numpy(), told)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_newcomer_joins_and_is_compared_with_as_many_steps_alone(method, runs, digits):
+    result = runs(method)
+    x, y = digits.x.numpy()[:60], digits.labels.numpy()[:60]
+    found = join(result, (x, y), epochs=2)
+    phases = (*result.state.config.method.phases(2), *result.state.config.method.tune(2))
+    whole = sum(phase.epochs for phase in phases)
+    assert found.accuracy["head"] >= 0
+    assert found.spent == whole
+    module = found.model.net.loaded(found.model.params)
+    with torch.no_grad():
+        scores = module(found.model.data.normalised(digits.x))
+    assert np.array_equal(scores.argmax(1).numpy(), found.model.predict(digits.x.numpy())["label"])
+
+
+def test_fedtgps_prototypes_are_found_where_they_are(runs):
+    assert runs("fedtgp").prototypes is runs("fedtgp").state.server.bank.prototypes
