@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from protofed.draws import generator
 from protofed.errors import UserError
@@ -76,6 +77,16 @@ def test_residual_blocks_add_their_input():
     block = made.parts(params)["body"].layer1[0]
     x = torch.rand(1, 4, 8, 8, generator=generator("x"))
     torch.testing.assert_close(block(x), x)  # what is added is 0, and x is positive
+
+
+def test_narrow_shortcuts_pick_every_other_pixel_before_they_convolve():
+    for width, strides in ((4, [(1, 1), (1, 1), (2, 2)]), (16, [(2, 2)] * 3)):
+        body = net("resnet18", (3, 16, 16), width=width, norm="group").module["body"]
+        blocks = [body.layer2[0], body.layer3[0], body.layer4[0]]
+        assert [block.short.conv.stride for block in blocks] == strides
+    short = net("resnet18", (3, 16, 16), width=4, norm="group").module["body"].layer2[0].short
+    x = torch.randn(2, 4, 8, 8, generator=generator("x"))
+    torch.testing.assert_close(short[:2](x), F.conv2d(x, short.conv.weight, stride=2))
 
 
 def test_options_of_dense_nets():

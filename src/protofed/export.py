@@ -17,7 +17,7 @@ from protofed.errors import UserError
 from protofed.folder import must_be_new, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from protofed.data.examples import Examples
@@ -42,8 +42,8 @@ def must_be_exportable(path: Path) -> None:
         raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
 
 
-def as_safetensors(model: Model) -> bytes:
-    """The module's state dict, as `Result.model(i)` has it, with what is needed to use it."""
+def as_safetensors(model: Model, more: Mapping[str, str] | None = None) -> bytes:
+    """The module's state dict, as `Result.model(i)` has it, with what is needed to use it; always the same bytes."""
     state = model.net.loaded(model.params).state_dict()
     about = {
         "net": model.net.name,
@@ -51,8 +51,19 @@ def as_safetensors(model: Model) -> bytes:
         "labels": json.dumps(model.labels),
         "input": json.dumps(model.data.input),
         "protofed": __version__,
+        **(more or {}),
     }
-    return save({name: value.contiguous() for name, value in state.items()}, about)
+    return in_order(save({name: value.contiguous() for name, value in state.items()}, about))
+
+
+def in_order(content: bytes) -> bytes:
+    """The same safetensors with the metadata sorted: the library writes them in a new order every time."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def as_onnx(model: Model) -> bytes:

@@ -54,7 +54,7 @@ class Data:
     limit: Annotated[int, Ge(0)] = 0
     """use only so many training examples, drawn from run.seed; 0: all"""
     encoder: str = ""
-    """a file of `protofed export`: its body, frozen, turns the inputs into features, computed once; "": none"""
+    """a file of `protofed export` or `pretrain`: its body, frozen, makes features of the inputs, once; "": none"""
     normalise: Literal["dataset", "client"] = "dataset"
     """dataset: as docs/data.md says, mostly by constants; client: each client by its own means and deviations"""
 

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from protofed.data.examples import Examples
 from protofed.errors import UserError
 
 Layers = dict[str, Tensor]
@@ -44,5 +45,21 @@ def design(metadata: dict[str, Any], path: str | Path) -> dict[str, Any]:
         return dict(json.loads(metadata["source"]))
     except (KeyError, ValueError, TypeError):
         raise UserError(
-            f"{path} does not say which net its weights are of. Use a file that `protofed export` wrote."
+            f"{path} does not say which net its weights are of. Use a file that `protofed export` or `pretrain` wrote."
         ) from None
+
+
+def inputs(metadata: dict[str, Any]) -> Examples | None:
+    """How the inputs were shaped and normalised that the weights were trained on, if the file says so."""
+    try:
+        return Examples.none(**json.loads(metadata["input"]))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def origin(metadata: dict[str, Any]) -> str:
+    """What is to be said of weights that `protofed pretrain` made, wherever a result with them is shown."""
+    try:
+        return f"own pre-training on {' and '.join(json.loads(metadata['pretraining'])['data'])}"
+    except (KeyError, ValueError, TypeError):
+        return ""

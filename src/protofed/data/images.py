@@ -145,10 +145,16 @@ def digit5(where: Path) -> Dataset:
     return Dataset("digit5", train, test, tuple(range(10)), tuple(domains), train_group, test_group, remark)
 
 
-def in_colour(x: torch.Tensor) -> np.ndarray:
-    """Bytes [n, 1 or 3, any, any] -> [n, 3, 32, 32]."""
-    if x.shape[-1] != 32:
-        x = F.interpolate(x.float(), (32, 32), mode="bilinear", align_corners=False).round().to(torch.uint8)
+def in_colour(x: torch.Tensor, side: int = 32) -> np.ndarray:
+    """Bytes [n, 1 or 3, any, any] -> [n, 3, side, side], bilinear; what shrinks is smoothed first."""
+    shrinks = max(x.shape[2:]) > side
+
+    def resized(part: torch.Tensor) -> torch.Tensor:
+        made = F.interpolate(part.float(), (side, side), mode="bilinear", align_corners=False, antialias=shrinks)
+        return made.round().clamp(0, 255).to(torch.uint8)
+
+    if x.shape[2:] != (side, side):
+        x = torch.cat([resized(part) for part in x.split(1024)])
     return x.expand(-1, 3, -1, -1).numpy()
 
 

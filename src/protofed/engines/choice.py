@@ -12,6 +12,7 @@ from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
 from protofed.roster import per_round
+from protofed.threads import cores
 
 if TYPE_CHECKING:
     from protofed.config import Config
@@ -68,5 +69,4 @@ def workers_for(config: Config, members: Members) -> int:
     share = per_round(config, len(members)) / len(members)
     if not hasattr(os, "fork") or work * share * config.train.epochs < WORTHWHILE:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, len(members))
+    return min(cores(), len(members))

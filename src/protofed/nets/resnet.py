@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from protofed.errors import UserError
 
 Stride = Annotated[int, Ge(1)]
+NARROW = 16
+"""With fewer channels than this, oneDNN's gradient of a 1x1 convolution with a stride writes where it must not: issue
+6035 of uxlfoundation/oneDNN. The process crashes, or the gradient is wrong."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,12 @@ class Block(nn.Module):
         self.relu = nn.ReLU()
         self.short: nn.Module = nn.Identity()
         if stride > 1 or ins != outs:
-            self.short = nn.Sequential(
-                OrderedDict(conv=nn.Conv2d(ins, outs, 1, stride, bias=False), norm=design.normed(outs))
-            )
+            short: OrderedDict[str, nn.Module] = OrderedDict()
+            if stride > 1 and ins < NARROW:
+                short["pick"], stride = nn.AvgPool2d(1, stride), 1  # every other pixel, as it is
+            short["conv"] = nn.Conv2d(ins, outs, 1, stride, bias=False)
+            short["norm"] = design.normed(outs)
+            self.short = nn.Sequential(short)
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))

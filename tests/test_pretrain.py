@@ -1,0 +1,253 @@
+"""An encoder trained centrally, and data that it turns into features."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from protofed import pretrain, weights
+from protofed.config import Config
+from protofed.core import Client
+from protofed.data.dataset import Dataset, Source
+from protofed.data.encoder import encoded
+from protofed.data.examples import Examples, channels_last
+from protofed.data.images import MEAN, STD, in_colour
+from protofed.data.sources import SOURCES
+from protofed.nets import NETS, make
+from protofed.threads import cores, one_thread, threads
+from test_cli import protofed as command  # noqa: F401
+
+SMALL = ("--size", "16", "--set", "net.width=4", "--epochs", "4", "--batch", "8", "--threads", "1")
+
+
+def halves(where: Path = Path()) -> Dataset:
+    """Grey bytes 20x20: the upper half is bright, or the lower one."""
+    y = np.arange(50) % 2
+    x = np.random.RandomState(0).randint(0, 60, (50, 1, 20, 20)).astype(np.uint8)
+    x[y == 0, :, :10] += 180
+    x[y == 1, :, 10:] += 180
+    parts = [Examples.of(x[part], y[part], 255.0, 0.1, 0.2) for part in (slice(40), slice(40, None))]
+    return Dataset("halves", *parts, labels=("up", "down"), remark="toy")
+
+
+def tints(where: Path = Path()) -> Dataset:
+    """Colours 16x16, numbers from 0 to 1: red, green or blue."""
+    y = np.arange(48) % 3
+    x = np.random.RandomState(1).uniform(0, 0.5, (48, 3, 16, 16)).astype(np.float32)
+    x[np.arange(48), y] += 0.5
+    train, test = (Examples.of(x[part], y[part]) for part in (slice(36), slice(36, None)))
+    return Dataset("tints", train, test, labels=(0, 1, 2))
+
+
+@pytest.fixture(autouse=True)
+def _toys(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROTOFED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(SOURCES, "halves", Source("toy", halves))
+    monkeypatch.setitem(SOURCES, "tints", Source("toy", tints))
+
+
+def test_images_are_brought_to_one_size_in_colour():
+    row = torch.tensor([0, 0, 255, 255], dtype=torch.uint8)
+    small = in_colour(row.expand(1, 1, 4, 4), 2)
+    # A pixel half the size takes its own two with 3/4 each, and with 1/4 the one beside them: 255 / 7 and 255 * 6 / 7.
+    assert small.shape == (1, 3, 2, 2)
+    assert small[0, 0].tolist() == small[0, 2].tolist() == [[36, 219], [36, 219]]
+    data = pretrain.alike(tints(), 16)
+    assert data.train.x[0, 1, 2, 3] == round(255 * tints().train.x[0, 1, 2, 3].item())
+    assert data.train.input == {"shape": [3, 16, 16], "scale": 255.0, "mean": [*MEAN], "std": [*STD], "fill": None}
+    sixteen = Examples.of(np.full((5, 1, 8, 8), 4, np.uint8), np.zeros(5, int), 16.0)
+    assert pretrain.alike(Dataset("few", sixteen, sixteen, (0,)), 8).test.x.unique().tolist() == [64]  # 4/16 of 255
+
+
+def test_classes_are_put_side_by_side():
+    datasets = [pretrain.alike(data, 16) for data in (halves(), tints())]
+    assert pretrain.firsts(datasets) == [0, 2]
+    both = pretrain.side_by_side(datasets)
+    assert both.labels.tolist() == [0, 1] * 20 + [2, 3, 4] * 12
+    assert torch.equal(both.x[40:], datasets[1].train.x)
+
+
+def test_a_subset_of_an_array_is_all_that_is_taken():
+    data = tints()
+    few = Dataset("few", data.train.subset(np.array([4, 2, 0])), data.test, data.labels)
+    made = pretrain.alike(few, 16)
+    assert made.train.labels.tolist() == [1, 2, 0]
+    assert torch.equal(made.train.x[1], pretrain.alike(data, 16).train.x[2])
+
+
+def test_accuracy_is_among_a_datasets_own_classes():
+    def always(params: dict, x: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, torch.tensor([0.0, 1.0, 9.0, 3.0, 2.0]).expand(len(x), -1)
+
+    exam = Examples.of(np.zeros((3, 1), np.float32), np.array([0, 0, 1]))
+    assert pretrain.share_right(always, {}, Dataset("b", exam, exam, (0, 1, 2)), 2) == pytest.approx(2 / 3)
+    assert pretrain.share_right(always, {}, Dataset("a", exam, exam, (0, 1)), 0) == pytest.approx(1 / 3)
+
+
+def test_training_is_sgd_with_a_cosine_from_epoch_to_epoch():
+    words = ["net.hidden=[5]", "train.epochs=3", "train.batch=99", "train.lr=0.4", "train.momentum=0.9"]
+    config = Config.load(None, [*words, "train.weight_decay=0.01"])
+    examples = pretrain.alike(tints(), 4).train
+    net = make("mlp", config.nets[0].design, examples.shape, 3)
+    told = []
+    ours = pretrain.trained(config, net, examples, told.append)
+    leaves = {name: value.requires_grad_() for name, value in Client(net, 0, 0, 0, 1, examples).params.items()}
+    x, y = examples.take(torch.arange(len(examples)))
+    for share in (1.0, 0.75, 0.25):  # a batch an epoch: momentum, which starts anew, has nothing to add
+        peer = torch.optim.SGD(leaves.values(), 0.4 * share, momentum=0.9, weight_decay=0.01)
+        peer.zero_grad()
+        F.cross_entropy(net(leaves, x)[1], y).backward()
+        peer.step()
+    for name, value in leaves.items():
+        torch.testing.assert_close(ours[name], value.detach())
+    assert [line.partition("  lr ")[2].split()[0] for line in told] == ["0.4", "0.3", "0.1"]
+
+
+def test_pretrain_learns_says_so_and_writes_where_it_comes_from(command, tmp_path):  # noqa: F811
+    words = ("pretrain", "--data", "halves", "--data", "tints", *SMALL)
+    code, out, err = command(*words, "--set", "net.width=8", "--epochs", "8", "--out", "new/e.safetensors")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0] == (
+        "resnet18(norm=group, width=8) on halves (toy), tints: 76 training images at 16x16x3, 5 classes, 8 epochs, 1 thread"
+    )
+    assert lines[1].startswith("epoch 1/8  loss ")
+    assert "  lr 0.05  time " in lines[1]
+    assert lines[8].startswith("epoch 8/8  loss ")
+    assert lines[9].startswith("On the test sets, each among its own classes: halves ")
+    assert "(always its commonest class: 50.0 %), tints " in lines[9]
+    assert lines[10].startswith("Written to new/e.safetensors, 0.7 MB.")
+    assert lines[11] == 'data.encoder = "new/e.safetensors"'
+    layers, about = weights.read_with_metadata(tmp_path / "new" / "e.safetensors")
+    assert layers["head.out.bias"].shape == (5,)
+    assert weights.design(about, "")["norm"] == "group"
+    assert json.loads(about["labels"]) == ["halves up", "halves down", "tints 0", "tints 1", "tints 2"]
+    told = json.loads(about["pretraining"])
+    assert {key: told[key] for key in ("data", "titles")} == {
+        "data": ["halves", "tints"],
+        "titles": ["halves (toy)", "tints"],
+    }
+    assert [told[key] for key in ("images", "size", "seed", "threads")] == [76, 16, 0, 1]
+    assert told["train"]["epochs"] == 8
+    assert told["train"]["augment"] == ["crop", "flip"]
+    assert told["majority"] == pytest.approx({"halves": 1 / 2, "tints": 1 / 3})
+    assert told["accuracy"]["tints"] > 0.6
+    net = make("resnet18", NETS["resnet18"](norm="group", width=8), (3, 16, 16), 5)
+    exam = pretrain.alike(tints(), 16)
+    assert told["accuracy"]["tints"] == pytest.approx(pretrain.share_right(net, layers, exam, 2))
+
+
+def test_the_same_seed_gives_the_same_bytes(command, tmp_path):  # noqa: F811
+    for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
+        assert command("pretrain", "--data", "tints", *SMALL, "--seed", seed, "--out", f"{name}.safetensors")[0] == 0
+    a, b, c = ((tmp_path / f"{name}.safetensors").read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_another_net_and_layers_to_start_from(command, tmp_path):  # noqa: F811
+    words = ("pretrain", "--data", "tints", "--net", "mlp", "--size", "4", "--set", "net.dim=6", "--threads", "1")
+    assert command(*words, "--epochs", "1", "--out", "a.safetensors")[1].startswith("mlp(dim=6) on tints: ")
+    more = ("--set", "net.weights=a.safetensors", "--set", "train.epochs=0")
+    code, out, _ = command(*words, *more, "--out", "b.safetensors")
+    assert code == 0
+    assert "net mlp(dim=6): 6 of 6 tensors from a.safetensors" in out
+    a, b = (weights.read(tmp_path / f"{name}.safetensors") for name in "ab")
+    assert all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+def test_what_is_no_better_than_the_commonest_class_is_said():
+    made = pretrain.Pretrained(None, {"a": 0.625, "b": 0.25}, {"a": 0.5, "b": 0.25}, "{}")
+    assert made.told() == (
+        "On the test sets, each among its own classes: a 62.5 % (always its commonest class: 50.0 %), b 25.0 % (always its "
+        "commonest class: 25.0 %). Nothing is learned of b: look at the loss, --lr and --epochs."
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "tnits"], 'There is no dataset "tnits". Did you mean "tints"? Known: cifar10, '),
+        (["--data", "spiral"], "--data spiral: its inputs of shape (2,) are no images [1 or 3 channels, high, wide]. Give a dataset of images.\n"),
+        (["--data", "tints", "--data", "tints"], "--data tints: it is given 2 times. Give it once.\n"),
+        (["--data", "npz", "--root", "few.npz"], "--data npz has nothing to be tested on. Give five examples of a class or more.\n"),
+        (["--data", "npz", "--root", "wide.npz"], "--data npz: its values go from -1 to 300. Give bytes, or numbers from 0 to 1.\n"),
+        (["--data", "tints", "--out", "old.safetensors"], "old.safetensors is there already. Give another name.\n"),
+        (["--data", "tints", "--out", "new.onnx"], "--out: got new.onnx; its name must end in .safetensors.\n"),
+        (["--data", "tints", "--out", "few.npz/new.safetensors"], "--out: nothing can be written to "),
+        (["--data", "tints", "--size", "8"], "net resnet18 wants images of at least 16x16 with channels first, got (3, 8, 8). Use mlp.\n"),
+        (["--data", "tints", "--net", "resnet"], 'The experiment has a problem:\n  - net.name: there is no "resnet". Did you mean "resnet18"? Known: cnn, '),
+        (["--data", "tints", "--lr", "0"], "The experiment has a problem:\n  - train.lr: got 0.0, must be above 0\n"),
+        (["--data", "tints", "--set", "net.stem=cfar"], 'The experiment has a problem:\n  - net.stem: got "cfar". Did you mean "cifar"? Known: cifar, imagenet.\n'),
+        (["--data", "tints", "--set", "net.name=mlp"], "--set net.name=mlp: the net is chosen by --net.\n"),
+        (["--data", "tints", "--set", "run.rounds=3"], "--set run.rounds=3: only [net] and [train] can be changed, by net.key=value or train.key=value.\n"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_cannot_be_trained_is_said_and_nothing_is_written(words, message, command, tmp_path):  # noqa: F811
+    (tmp_path / "old.safetensors").write_bytes(b"old")
+    np.savez(tmp_path / "few.npz", x=np.zeros((4, 1, 16, 16)), y=np.arange(4))
+    np.savez(tmp_path / "wide.npz", x=np.linspace(-1, 300, 10 * 256).reshape(10, 1, 16, 16), y=np.zeros(10, int))
+    before = sorted(tmp_path.rglob("*"))
+    out = [] if "--out" in words else ["--out", "below/new.safetensors"]
+    code, shown, err = command("pretrain", "--threads", "1", *words, *out)
+    assert (code, shown) == (2, "")
+    assert err.startswith(f"protofed: {message}")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "old.safetensors").read_bytes() == b"old"
+
+
+def test_a_training_that_diverges_or_is_interrupted_writes_nothing(command, tmp_path, monkeypatch):  # noqa: F811
+    code, _, err = command("pretrain", "--data", "tints", *SMALL, "--lr", "1e30", "--out", "a.safetensors")
+    assert code == 2
+    assert err == "protofed: Training has diverged in epoch 1: its numbers are not finite. Try a smaller --lr.\n"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "train", interrupted)
+    code, _, err = command("pretrain", "--data", "tints", *SMALL, "--out", "a.safetensors")
+    assert (code, err) == (130, "\nInterrupted. Nothing was written.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(command, tmp_path):  # noqa: F811
+    command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
+    data = encoded(halves(), str(tmp_path / "e.safetensors"))
+    assert data.train.shape == (32,)
+    assert data.remark == "toy, features of e.safetensors, own pre-training on tints"
+    net = make("resnet18", NETS["resnet18"](norm="group", width=4), (3, 20, 20), 3)
+    mean, std = (torch.tensor(three)[:, None, None] for three in (MEAN, STD))
+    x = (halves().test.x.float().expand(-1, 3, -1, -1) / 255 - mean) / std  # not by its own 0.1 and 0.2
+    expected = net.embed(weights.read(tmp_path / "e.safetensors"), channels_last(x))
+    torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    code, out, _ = command(
+        "run", "--set", "data.name=halves", "--set", "data.encoder=e.safetensors", "--set", "net.name=mlp_features",
+        "--set", "partition.name=iid", "--set", "data.clients=2", "--set", "run.rounds=1", "--out", "run",
+    )  # fmt: skip
+    assert code == 0
+    assert "halves (toy, features of e.safetensors, own pre-training on tints)" in out
+
+
+def test_images_in_other_units_keep_their_own_constants(command, tmp_path):  # noqa: F811
+    command("pretrain", "--data", "halves", *SMALL, "--out", "e.safetensors")
+    data = encoded(tints(), str(tmp_path / "e.safetensors"))
+    net = make("resnet18", NETS["resnet18"](norm="group", width=4), (3, 16, 16), 2)
+    expected = net.embed(weights.read(tmp_path / "e.safetensors"), channels_last(tints().test.x))
+    torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_are_as_before_after_a_block():
+    with threads(2):
+        assert torch.get_num_threads() == 2
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == 1
+    assert cores() >= 1
