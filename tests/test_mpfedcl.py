@@ -215,7 +215,7 @@ def test_a_cap_that_is_not_exceeded_changes_nothing():
 
 def test_a_client_that_diverged_is_refused_whatever_the_clustering():
     for clustering in ("kmeans", "mean", "dbscan"):
-        members = federation([[0, 1, 2] * 4] * 3)
+        members = federation([[0, 1, 2] * 4] * 3, [Net("mlp", lambda: MlpMpFedCL().build((4,), 3), (4,), 3)] * 3)
         wild = replace(members.train[0], scale=1e-25)
         runner = played(
             config("mpfedcl", rounds=2, method={"clustering": clustering}),

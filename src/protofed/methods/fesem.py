@@ -55,7 +55,7 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
         """
         member, models = server.member.clone(), dict(server.models)
         sent = torch.stack([flat(site.net, upload.message.params) for upload in uploads])
-        centres = torch.stack([flat(site.net, model) for model in models.values()])
+        centres = torch.stack([flat(site.net, models[str(k)]) for k in range(self.centres)])
         if not member.any() and self.centres > 1:
             found = kmeans(sent, torch.zeros(len(sent), dtype=torch.long), 1, self.centres, site.generator("centres"))
             centres = torch.where(found.support[0].unsqueeze(1) > 0, found.mean[0], centres)
