@@ -218,10 +218,10 @@ def test_a_client_that_diverged_is_refused_whatever_the_clustering():
         members = federation([[0, 1, 2] * 4] * 3, [Net("mlp", lambda: MlpMpFedCL().build((4,), 3), (4,), 3)] * 3)
         wild = replace(members.train[0], scale=1e-25)
         runner = played(
-            config("mpfedcl", rounds=2, method={"clustering": clustering}),
+            config("mpfedcl", rounds=1, method={"clustering": clustering}),
             replace(members, train=(wild, *members.train[1:])),
         )
-        assert [list(row["rejected"]) for row in runner.rounds] == [["0"]] * 2
+        assert list(runner.rounds[0]["rejected"]) == ["0"]
 
 
 def test_table2_what_a_round_sends():
