@@ -41,11 +41,11 @@ def show(
     from protofed.config import Config
     from protofed.folder import must_be_new
     from protofed.members import Members
+    from protofed.pictures.page import must_be_a_picture
     from protofed.pictures.partition import draw
 
     must_be_new(out)
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise UserError(f"--out: got {out.name}; its name must end in .png, .svg or .pdf.")
+    must_be_a_picture(out)
     config = Config.load(file, sets or ())
     members = Members.of(config)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ class Dataset:
     remark: str = ""  # to be said wherever a result is shown, such as "subset" or "re-made"
     normalise: Literal["constants", "client"] = "constants"
     """By documented constants, or each client by its own statistics."""
+    superclass: tuple[int, ...] = ()  # for each class which group of alike classes it is of, if the data say that
 
     @property
     def classes(self) -> int:

@@ -54,7 +54,8 @@ class Images:
             parts.append(Examples.of(channels_first(x), y, 255.0, self.mean, self.std))
         train, test = parts
         labels = tuple(arrays["classes"].tolist()) if "classes" in arrays else tuple(range(self.classes))
-        return Dataset(self.name, train, test, labels, remark=self.remark)
+        over = next((arrays[key] for key in ("fine_to_coarse", "species") if key in arrays), np.zeros(0, np.int64))
+        return Dataset(self.name, train, test, labels, remark=self.remark, superclass=tuple(over.tolist()))
 
 
 def channels_first(x: np.ndarray) -> np.ndarray:

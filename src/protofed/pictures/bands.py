@@ -2,51 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
-from protofed.pictures.spiral import COLOURS
+from protofed.pictures.page import COLOURS, COLUMN, STYLES, lettered, open_axes, write
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-STYLES = ("-", "--", "-.", ":")
-"""So that lines can be told apart without colours, too."""
 
 
 class Panel(NamedTuple):
     title: str
-    rounds: Sequence[int]
+    rounds: Sequence[float] | Mapping[str, Sequence[float]]  # for all curves, or for each name
     curves: Mapping[str, np.ndarray]  # for each name [runs, rounds]
     log: bool = False
+    along: str = "round"
+    upward: str = ""
+    log_along: bool = False
+    levels: Mapping[str, float] = {}  # for each name a line from side to side
+
+
+def moving_average(values: np.ndarray, window: int) -> np.ndarray:
+    """The mean of the `window` values around each, along the last dimension; at the ends of those that are there.
+
+    >>> moving_average(np.array([1.0, 2.0, 6.0, 1.0]), 3).tolist()
+    [1.5, 3.0, 3.0, 3.5]
+    """
+    before, after, length = (window - 1) // 2, window // 2, values.shape[-1]
+    parts = [values[..., max(0, at - before) : at + after + 1].mean(-1) for at in range(length)]
+    return np.stack(parts, -1)
+
+
+@lettered
+def picture(panels: Sequence[Panel], columns: int = 2, window: int = 1) -> Figure:
+    """The panels, side by side, with one legend; with a window the mean as it is stays as a faint line."""
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    made, axes = plt.subplots(rows, columns, figsize=(COLUMN * columns, 2.3 * rows), squeeze=False)
+    names = list(dict.fromkeys(name for panel in panels for name in (*panel.curves, *panel.levels)))
+    looks = {name: (STYLES[at % len(STYLES)], COLOURS[at % len(COLOURS)]) for at, name in enumerate(names)}
+    lines = {}
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        for name, values in panel.curves.items():
+            along = panel.rounds[name] if isinstance(panel.rounds, Mapping) else panel.rounds
+            (style, colour), smooth = looks[name], moving_average(values, window)
+            middle, wide = smooth.mean(0), smooth.std(0)
+            if window > 1:
+                axis.plot(along, values.mean(0), color=colour, alpha=0.35, linewidth=0.6)
+            (lines[name],) = axis.plot(along, middle, style, color=colour, linewidth=1.3)
+            axis.fill_between(along, middle - wide, middle + wide, color=colour, alpha=0.18, linewidth=0)
+        for name, level in panel.levels.items():
+            lines[name] = axis.axhline(level, linestyle=looks[name][0], color=looks[name][1], linewidth=1.3)
+        axis.set(title=panel.title, xlabel=panel.along, ylabel=panel.upward, yscale="log" if panel.log else "linear")
+        axis.set_xscale("log" if panel.log_along else "linear")
+        open_axes(axis)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    made.tight_layout()
+    broad = sum(len(name) + 6 for name in names) / (52 * columns)  # how many lines the legend would fill
+    in_row = max(1, int(len(names) / max(broad, 1)))
+    made.legend(
+        [lines[name] for name in names], names, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=in_row,
+        frameon=False, handlelength=2.6, columnspacing=1.2,
+    )  # fmt: skip
+    return made
 
 
 def draw(panels: Sequence[Panel], out: Path, columns: int = 2) -> None:
-    """Write the panels, side by side, with one legend; the ending of the name says in which format."""
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
-    picture, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 2.9 * rows), squeeze=False)
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        for number, (name, values) in enumerate(panel.curves.items()):
-            middle, wide = values.mean(0), values.std(0)
-            colour = COLOURS[number % len(COLOURS)]
-            axis.plot(panel.rounds, middle, STYLES[number % len(STYLES)], color=colour, label=name, linewidth=1.5)
-            axis.fill_between(panel.rounds, middle - wide, middle + wide, color=colour, alpha=0.15, linewidth=0)
-        axis.set_title(panel.title, fontsize=9)
-        axis.set_xlabel("round")
-        axis.set_yscale("log" if panel.log else "linear")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_visible(False)
-    lines, names = axes[0, 0].get_legend_handles_labels()
-    picture.legend(lines, names, loc="lower center", ncols=len(names), frameon=False, fontsize=9)
-    picture.tight_layout(rect=(0, 0.25 / (2.9 * rows), 1, 1))
-    picture.savefig(out, dpi=150)
-    plt.close(picture)
+    """Write the panels; the ending of the name says in which format."""
+    write(picture(panels, columns), out)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+
+from protofed.pictures.page import COLOURS, COLUMN, lettered, open_axes, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from protofed.members import Members
 
-BLUE = "#0072b2"
+BLUE = COLOURS[0]
 MOST = 60
 """With more clients than this, bubbles run together: sizes and numbers of classes are drawn instead."""
 
@@ -27,29 +25,32 @@ def counts(members: Members) -> np.ndarray:
     return np.stack([train.labels.bincount(minlength=members.classes).numpy() for train in members.train])
 
 
+@lettered
+def picture(members: Members, title: str) -> Figure:
+    """Who holds what."""
+    held = counts(members)
+    made = bubbles(members, held) if len(held) <= MOST else spreads(held)
+    made.suptitle(f"{title}: {len(held)} clients, {held.sum():,} training examples")
+    return made
+
+
 def draw(members: Members, title: str, out: Path) -> None:
     """Write the picture; the ending of the name says in which format."""
-    held = counts(members)
-    picture = bubbles(members, held) if len(held) <= MOST else spreads(held)
-    picture.suptitle(f"{title}: {len(held)} clients, {held.sum():,} training examples", fontsize=11)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        picture.savefig(out, dpi=150, bbox_inches="tight")
-    plt.close(picture)
+    write(picture(members, title), out)
 
 
 def bubbles(members: Members, held: np.ndarray) -> Figure:
     """Client x class, the area being the number of examples; sizes on top."""
     clients, classes = held.shape
-    wide, high = 1.5 + 0.28 * clients, 1.2 + 0.2 * min(classes, 40)
-    picture, (top, main) = plt.subplots(
-        2, 1, sharex=True, height_ratios=[1, max(high, 2)], figsize=(max(wide, 4.5), max(high, 2.5) + 1.2)
+    wide, high = 0.6 + 0.14 * clients, 0.6 + 0.13 * min(classes, 40)
+    made, (top, main) = plt.subplots(
+        2, 1, sharex=True, height_ratios=[1, max(2 * high, 2)], figsize=(max(wide, COLUMN), max(high, 1.3) + 0.7)
     )
     top.bar(range(clients), held.sum(1), color=BLUE)
     top.set_ylabel("examples")
     client, label = np.nonzero(held)
     most = held.max() or 1
-    main.scatter(client, label, s=160 * held[client, label] / most, color=BLUE, alpha=0.8, linewidths=0)
+    main.scatter(client, label, s=45 * held[client, label] / most, color=BLUE, alpha=0.8, linewidths=0)
     main.set_xlabel(f"client (largest bubble: {most:,} examples)")
     main.set_ylabel("class")
     main.set_ylim(-0.7, classes - 0.3)
@@ -59,22 +60,20 @@ def bubbles(members: Members, held: np.ndarray) -> Figure:
         main.set_xticks(range(clients), members.groups, rotation=60, ha="right")
     else:
         main.set_xticks(range(0, clients, max(1, clients // 20)))
-    main.grid(alpha=0.3)
-    main.set_axisbelow(True)
     for axes in (top, main):
-        axes.spines[["top", "right"]].set_visible(False)
-    return picture
+        open_axes(axes)
+    return made
 
 
 def spreads(held: np.ndarray) -> Figure:
     """The clients' sizes in order, and how many clients have how many classes."""
-    picture, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.2))
+    made, (left, right) = plt.subplots(1, 2, figsize=(COLUMN, 1.6))
     left.plot(np.sort(held.sum(1))[::-1], color=BLUE)
     left.set(xlabel="client, the largest first", ylabel="training examples", yscale="log")
     kinds, number = np.unique((held > 0).sum(1), return_counts=True)
     right.bar(kinds, number, color=BLUE)
     right.set(xlabel="classes of a client", ylabel="clients", xticks=kinds)
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.3)
-    return picture
+        open_axes(axes)
+    made.tight_layout()
+    return made

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
+
+from protofed.errors import UserError
+from protofed.methods.fednh import head_of
+from protofed.pictures.embedded import params_of, with_data
+from protofed.pictures.page import COLOURS, COLUMN, lettered, write
+from protofed.pictures.runs import Run, titles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
-"""Told apart by everybody (Okabe and Ito)."""
 
 
 class Panel(NamedTuple):
@@ -25,20 +26,48 @@ class Panel(NamedTuple):
     prototypes: np.ndarray | None = None  # [classes, 2]
 
 
-def draw(panels: Sequence[Panel], out: Path, columns: int = 4) -> None:
-    """Write the panels, side by side; the ending of the name says in which format."""
+@lettered
+def picture(panels: Sequence[Panel], columns: int = 4) -> Figure:
+    """The panels, side by side, each of half a column's width."""
+    columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    picture, axes = plt.subplots(rows, min(columns, len(panels)), figsize=(2.6 * min(columns, len(panels)), 2.8 * rows))
-    for axis, panel in zip(np.ravel(axes), panels, strict=False):
+    made, axes = plt.subplots(rows, columns, figsize=(COLUMN / 2 * columns, (COLUMN / 2 + 0.2) * rows), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes.flat, panels, strict=False):
         reach = 1.1 * np.quantile(np.linalg.norm(panel.z, axis=1), 0.98)  # a few far ones would make all others small
         for label in np.unique(panel.y):
             points, colour = panel.z[panel.y == label], COLOURS[label % len(COLOURS)]
-            axis.scatter(*points.T, s=1.5, color=colour, alpha=0.4, linewidths=0, rasterized=True)
+            axis.scatter(*points.T, s=1.0, color=colour, alpha=0.4, linewidths=0, rasterized=True)
             if panel.prototypes is not None:
                 ray = panel.prototypes[label] / max(np.linalg.norm(panel.prototypes, axis=1)) * reach
                 axis.plot([0, ray[0]], [0, ray[1]], "--", color=colour, linewidth=1.4)
         axis.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
-        axis.set_title(panel.title, fontsize=8)
-    picture.tight_layout()
-    picture.savefig(out, dpi=150)
-    plt.close(picture)
+        axis.set_title(panel.title, fontsize=7)
+    made.tight_layout(w_pad=0.5)
+    return made
+
+
+def draw(panels: Sequence[Panel], out: Path, columns: int = 4) -> None:
+    """Write the panels; the ending of the name says in which format."""
+    write(picture(panels, columns), out)
+
+
+def spiral(runs: Sequence[Run], clients: Sequence[int]) -> Figure:
+    """Each run's model, or some clients' models, on the balanced test set, with the rows of its head as rays."""
+    shown = []
+    for run, title in zip(runs, titles(runs), strict=True):
+        members = run.members()
+        if members.nets[0].dim != 2:
+            raise UserError(
+                f"{run.folder}: its embeddings have {members.nets[0].dim} dimensions, this picture wants 2 "
+                "(net.name=mlp_spiral). --what tsne or pca brings them into the plane."
+            )
+        state = with_data(run.result(), members)
+        for number in clients or (None,):
+            params = state.model(0).params if number is None else params_of(state, number)
+            net = members.nets[number or 0]
+            z, y = net.features(params, members.balanced[0])
+            told = title if number is None else f"{title}, client {number}"
+            shown.append(Panel(told, z.numpy(), y.numpy(), params[head_of(params)].numpy()))
+    return picture(shown, columns=2)

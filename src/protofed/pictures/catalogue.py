@@ -1,0 +1,47 @@
+"""The pictures by name; this is the only registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from protofed.errors import UserError
+from protofed.pictures import clients, curves, partition, scatter, similarity, spiral
+from protofed.pictures.runs import Run
+
+
+class Wishes(NamedTuple):
+    """What may be asked of a picture; each takes what it has a use for."""
+
+    window: int = 1
+    clients: tuple[int, ...] = ()
+    by: tuple[str, ...] = curves.WAYS
+
+
+class Picture(NamedTuple):
+    about: str
+    draw: Callable[[Sequence[Run], Wishes], Figure]
+
+
+def shared_out(runs: Sequence[Run], wishes: Wishes) -> Figure:
+    """Of one run."""
+    if len(runs) > 1:
+        raise UserError(f"A partition is drawn of one run; got {len(runs)}.")
+    return partition.picture(runs[0].members(), f"{runs[0].data}, {runs[0].config.partition_name}")
+
+
+PICTURES: dict[str, Picture] = {
+    "curves": Picture("accuracy over rounds", lambda runs, w: curves.curves(runs, w.by, w.window)),
+    "losses": Picture("the terms of the loss over rounds", lambda runs, w: curves.losses(runs, w.window)),
+    "cost": Picture("accuracy against megabytes sent", lambda runs, w: curves.cost(runs, w.by, w.window)),
+    "clients": Picture("the accuracy of each client", lambda runs, w: clients.clients(runs, w.by)),
+    "partition": Picture("who holds what", shared_out),
+    "tsne": Picture("test embeddings and prototypes, by t-SNE", lambda runs, w: scatter.tsne(runs)),
+    "pca": Picture("the same by principal components", lambda runs, w: scatter.pca(runs)),
+    "similarity": Picture("cosines between the server's prototypes", lambda runs, w: similarity.similarity(runs)),
+    "embeddings": Picture("some clients side by side", lambda runs, w: scatter.embeddings(runs, w.clients)),
+    "attention": Picture("how much each client counts (protomargin)", lambda runs, w: clients.attention(runs)),
+    "spiral": Picture("embeddings of two dimensions", lambda runs, w: spiral.spiral(runs, w.clients)),
+}

@@ -1,0 +1,79 @@
+"""Per-client pictures: a strip of accuracies for each run, and how much each client counted in each round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from protofed.errors import UserError
+from protofed.pictures.curves import WAYS, about, said
+from protofed.pictures.page import COLOURS, COLUMN, MARKS, lettered, open_axes, panels
+from protofed.pictures.runs import Run, grouped, titles
+
+
+def accuracies(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> dict[str, np.ndarray]:
+    """For each group of runs and way to predict the accuracies of all clients in percent, those tested."""
+    found = {}
+    for title, group in grouped(runs).items():
+        for way in ways:
+            every = [row.get(f"accuracy_{way}") for run in group for row in run.clients]
+            if got := [value for value in every if value is not None]:
+                found[title + said(way)] = 100 * np.array(got, float)
+    if not found:
+        raise UserError(f"clients.csv of these runs has no accuracy by {' or '.join(ways)}.")
+    return found
+
+
+def clients(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> Figure:
+    """The strips of runs."""
+    return strips(accuracies(runs, ways), about(runs))
+
+
+@lettered
+def strips(found: Mapping[str, np.ndarray], title: str) -> Figure:
+    """A strip of points for each name, one a client, and a bar at the mean."""
+    picture, axis = plt.subplots(figsize=(COLUMN, 0.8 + 0.38 * len(found)))
+    for place, values in enumerate(found.values()):
+        beside = place + 0.22 * np.sin(2.4 * np.arange(len(values)))  # spread out, the same way every time
+        axis.scatter(
+            values, beside, s=9, marker=MARKS[place % len(MARKS)], color=COLOURS[place % len(COLOURS)], alpha=0.6,
+            linewidths=0,
+        )  # fmt: skip
+        axis.plot([values.mean()] * 2, [place - 0.36, place + 0.36], color="black", linewidth=1.2)
+    axis.set_yticks(range(len(found)), list(found))
+    axis.set(ylim=(len(found) - 0.5, -0.5), xlabel="accuracy of each client in %; bar: mean", title=title)
+    open_axes(axis)
+    return picture
+
+
+def attended(run: Run) -> np.ndarray:
+    """How much each client counted in each round [clients, rounds], in equal shares; nan: not at all."""
+    table = np.full((run.summary["clients"], len(run.rounds)), np.nan)
+    for at, row in enumerate(run.rounds):
+        if "attention" not in row:
+            raise UserError(f"{run.method} has no attention over clients to draw; protomargin has.")
+        counted = [client for client in row["clients"] if str(client) not in row["rejected"]]
+        if len(counted) == len(row["attention"]):
+            table[counted, at] = np.array(row["attention"], float) * len(counted)
+    return table
+
+
+@lettered
+def attention(runs: Sequence[Run]) -> Figure:
+    """Clients x rounds, one run above the other."""
+    tables = [attended(run) for run in runs]
+    picture, axes = panels(len(runs), 1, 2.4)
+    known = np.concatenate([table[~np.isnan(table)] for table in tables])
+    far = max(0.01, float(np.quantile(np.abs(known - 1), 0.99)))
+    for axis, table, run, title in zip(axes, tables, runs, titles(runs), strict=True):
+        extent = (0.5, table.shape[1] + 0.5, table.shape[0] - 0.5, -0.5)
+        image = axis.imshow(
+            table, aspect="auto", cmap="PuOr", vmin=1 - far, vmax=1 + far, extent=extent, interpolation="nearest"
+        )
+        axis.set(title=f"{title} on {run.data}", xlabel="round", ylabel="client", facecolor="#dddddd")
+        picture.colorbar(image, ax=axis, label="weight / equal share", extend="both")
+    picture.tight_layout()
+    return picture

@@ -1,0 +1,153 @@
+"""Embeddings of a run: its clients' test examples, their class means, and the server's prototypes, in one space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protofed.core import Net, Params
+from protofed.data.examples import Examples
+from protofed.draws import random_state
+from protofed.errors import UserError
+from protofed.local import take_part
+from protofed.members import Members
+from protofed.methods.fednh import FedNH, head_of
+from protofed.methods.protomargin import ProtoMargin
+from protofed.pictures.runs import Run
+from protofed.prototypes import Prototypes
+from protofed.results import Result, State
+from protofed.threads import one_thread
+
+MOST = 1_500
+"""So many test embeddings are shown, drawn at random where there are more."""
+
+
+class Points(NamedTuple):
+    """Vectors [n, dim] with the class and the client [n] of each; the server's have client -1."""
+
+    z: np.ndarray
+    y: np.ndarray
+    client: np.ndarray
+
+    @classmethod
+    def of(cls, z: Tensor, y: Tensor, client: int) -> Points:
+        return cls(z.numpy(), y.numpy(), np.full(len(y), client))
+
+    @classmethod
+    def means(cls, found: Prototypes, client: int) -> Points:
+        """The prototypes that there are."""
+        label, mode = (found.support > 0).nonzero(as_tuple=True)
+        return cls.of(found.mean[label, mode], label, client)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Points]) -> Points:
+        z, y, client = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return cls(z, y, client)
+
+    def chosen(self, which: np.ndarray) -> Points:
+        return Points(self.z[which], self.y[which], self.client[which])
+
+
+class Embedded(NamedTuple):
+    """What a scatter picture shows."""
+
+    title: str
+    labels: tuple[str | int, ...]
+    samples: Points
+    local: Points  # the class means of each client's training examples
+    shared: Points  # the server's prototypes
+
+
+def server_prototypes(result: Result) -> Prototypes | None:
+    """The server's prototypes in the space of the embeddings; fednh's are the rows of its head."""
+    state = result.state
+    if isinstance(state.config.method, FedNH):
+        rows = state.server.params[head_of(state.server.params)]
+        return Prototypes(rows.unsqueeze(1), torch.ones(len(rows), 1))
+    found = result.prototypes
+    return found if found is not None and found.mean.shape[-1] == state.members.nets[0].dim else None
+
+
+def comparable(result: Result) -> Prototypes:
+    """The server's prototypes where embeddings can be put beside them; protomargin's are scaled, channel by channel."""
+    net, found = result.state.members.nets[0], server_prototypes(result)
+    if found is None or isinstance(result.state.config.method, ProtoMargin):
+        return Prototypes.empty(net.classes, net.dim)
+    return found
+
+
+def reading(state: State) -> Callable[[Net, Params, Examples], tuple[Tensor, Tensor]]:
+    """How the method looks at embeddings: as they are, or (fednh) at length 1."""
+    unit = isinstance(state.config.method, FedNH)
+
+    def features(net: Net, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
+        z, y = net.features(params, data)
+        return F.normalize(z, dim=-1) if unit else z, y
+
+    return features
+
+
+def with_data(result: Result, members: Members) -> State:
+    """The state that the run ended with, its clients having their data."""
+    return result.state._replace(members=members)
+
+
+def everybody(run: Run, title: str, most: int = MOST) -> Embedded:
+    """Each client's model (or the one they share) on its own test set: at most so many examples in all."""
+    result, members = run.result(), run.members()
+    state = with_data(result, members)
+    if len({net.dim for net in members.nets}) > 1:
+        raise UserError(f"{run.method}: its nets' embeddings have different sizes, so they are in no common space.")
+    features, samples, local = reading(state), [], []
+    with one_thread():
+        for number in range(len(members)):
+            model = state.model(number)
+            model.must_be_finite()
+            samples.append(Points.of(*features(model.net, model.params, members.test[number]), number))
+            own = Prototypes.of(*features(model.net, model.params, members.train[number]), classes=members.classes)
+            local.append(Points.means(own, number))
+    shown = Points.joined(samples)
+    if not len(shown.y):
+        raise UserError(f"{run.folder}: its clients have no test examples to embed.")
+    which = np.sort(random_state("embeddings", run.config.run.seed).permutation(len(shown.y))[:most])
+    shared = Points.means(comparable(result), -1)
+    return Embedded(title, members.labels, shown.chosen(which), Points.joined(local), shared)
+
+
+def params_of(state: State, number: int) -> Params:
+    """A client's model; where all have the same, after one more round of its own."""
+    if number not in range(len(state.members)):
+        raise UserError(f"There is no client {number}; they are numbered from 0 to {len(state.members) - 1}.")
+    method, kept = state.config.method, state.kept[number]
+    if kept != ():
+        return state.model(number).params
+    client = state.members.client(state.config.run.seed, state.config.run.rounds, number)
+    down = method.broadcast(state.server, number)
+    trained, _ = take_part(method, client, kept, down, state.config.train)
+    return method.single(trained.params, kept)
+
+
+def each(run: Run, title: str, clients: Sequence[int], most: int = MOST) -> list[Embedded]:
+    """Some clients' models on the same test examples, those of the classes that the client holds."""
+    result, members = run.result(), run.members()
+    state, found = with_data(result, members), []
+    features, shared = reading(state), Points.means(comparable(result), -1)
+    with one_thread():
+        for number in clients:
+            params, net = params_of(state, number), members.nets[number]
+            exam = members.balanced[0] if len(members.balanced) == 1 else members.test[number]
+            held = members.train[number].labels.bincount(minlength=members.classes) > 0
+            places = held[exam.labels].nonzero().squeeze(1).numpy()
+            shuffled = random_state("embeddings", run.config.run.seed).permutation(places)
+            chosen = np.sort(shuffled[: most // len(clients)])
+            samples = Points.of(*features(net, params, exam.subset(chosen)), number)
+            own = Prototypes.of(*features(net, params, members.train[number]), classes=members.classes)
+            seen = shared.chosen(np.isin(shared.y, held.nonzero().squeeze(1).numpy()))
+            told = f"{title}, client {number}"
+            found.append(Embedded(told, members.labels, samples, Points.means(own, number), seen))
+    return found
