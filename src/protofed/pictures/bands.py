@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from protofed.pictures.page import COLOURS, COLUMN, STYLES, lettered, open_axes, write
 
@@ -57,8 +59,14 @@ def picture(panels: Sequence[Panel], columns: int = 2, window: int = 1) -> Figur
             axis.fill_between(along, middle - wide, middle + wide, color=colour, alpha=0.18, linewidth=0)
         for name, level in panel.levels.items():
             lines[name] = axis.axhline(level, linestyle=looks[name][0], color=looks[name][1], linewidth=1.3)
-        axis.set(title=panel.title, xlabel=panel.along, ylabel=panel.upward, yscale="log" if panel.log else "linear")
-        axis.set_xscale("log" if panel.log_along else "linear")
+        axis.set(title=panel.title, xlabel=panel.along, ylabel=panel.upward)
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if panel.log_along:
+            axis.set_xscale("log")
+            in_powers(axis.xaxis)
+        if panel.log:
+            axis.set_yscale("log")
+            in_powers(axis.yaxis)
         open_axes(axis)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
@@ -66,10 +74,18 @@ def picture(panels: Sequence[Panel], columns: int = 2, window: int = 1) -> Figur
     broad = sum(len(name) + 6 for name in names) / (52 * columns)  # how many lines the legend would fill
     in_row = max(1, int(len(names) / max(broad, 1)))
     made.legend(
-        [lines[name] for name in names], names, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=in_row,
-        frameon=False, handlelength=2.6, columnspacing=1.2,
+        [lines[name] for name in names], names, loc="upper center", bbox_to_anchor=(0.5, 0.02), borderaxespad=0,
+        ncols=in_row, frameon=False, handlelength=2.6, columnspacing=1.2,
     )  # fmt: skip
     return made
+
+
+def in_powers(axis: Axis) -> None:
+    """A logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def draw(panels: Sequence[Panel], out: Path, columns: int = 2) -> None:

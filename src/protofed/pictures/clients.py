@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.pictures.curves import WAYS, about, said
+from protofed.pictures.curves import WAYS, said
 from protofed.pictures.page import COLOURS, COLUMN, MARKS, lettered, open_axes, panels
 from protofed.pictures.runs import Run, grouped, titles
 
@@ -29,7 +29,8 @@ def accuracies(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> dict[str, np.
 
 def clients(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> Figure:
     """The strips of runs."""
-    return strips(accuracies(runs, ways), about(runs))
+    several = ", clients of all seeds" if len(grouped(runs)) < len(runs) else ""
+    return strips(accuracies(runs, ways), ", ".join(dict.fromkeys(run.data for run in runs)) + several)
 
 
 @lettered
@@ -46,6 +47,7 @@ def strips(found: Mapping[str, np.ndarray], title: str) -> Figure:
     axis.set_yticks(range(len(found)), list(found))
     axis.set(ylim=(len(found) - 0.5, -0.5), xlabel="accuracy of each client in %; bar: mean", title=title)
     open_axes(axis)
+    picture.tight_layout()
     return picture
 
 
@@ -68,12 +70,12 @@ def attention(runs: Sequence[Run]) -> Figure:
     picture, axes = panels(len(runs), 1, 2.4)
     known = np.concatenate([table[~np.isnan(table)] for table in tables])
     far = max(0.01, float(np.quantile(np.abs(known - 1), 0.99)))
-    for axis, table, run, title in zip(axes, tables, runs, titles(runs), strict=True):
+    for axis, table, title in zip(axes, tables, titles(runs), strict=True):
         extent = (0.5, table.shape[1] + 0.5, table.shape[0] - 0.5, -0.5)
         image = axis.imshow(
             table, aspect="auto", cmap="PuOr", vmin=1 - far, vmax=1 + far, extent=extent, interpolation="nearest"
         )
-        axis.set(title=f"{title} on {run.data}", xlabel="round", ylabel="client", facecolor="#dddddd")
+        axis.set(title=title, xlabel="round", ylabel="client", facecolor="#dddddd")
         picture.colorbar(image, ax=axis, label="weight / equal share", extend="both")
     picture.tight_layout()
     return picture

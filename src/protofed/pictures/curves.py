@@ -44,10 +44,10 @@ def learned(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, tuple[list[Ru
 
 
 def about(runs: Sequence[Run]) -> str:
-    """The data, and over how many seeds there is a band."""
-    seeds = {len(group) for group in grouped(runs).values()} - {1}
-    data = ", ".join(dict.fromkeys(run.data for run in runs))
-    return f"{data}, mean and spread of {max(seeds)} seeds" if seeds else data
+    """The data, and over how many seeds the mean is taken."""
+    seeds = sorted({len(group) for group in grouped(runs).values()})
+    told = f", mean and spread over {'-'.join(map(str, seeds))} seeds" if seeds[-1] > 1 else ""
+    return ", ".join(dict.fromkeys(run.data for run in runs)) + told
 
 
 def curves(runs: Sequence[Run], ways: Sequence[str] = WAYS, window: int = 1) -> Figure:
@@ -57,7 +57,7 @@ def curves(runs: Sequence[Run], ways: Sequence[str] = WAYS, window: int = 1) -> 
         about(runs),
         {title: rounds for title, (_, rounds, _) in found.items()},
         {title: accuracies for title, (_, _, accuracies) in found.items()},
-        upward="accuracy in %" + (f", averaged over {window}" if window > 1 else ""),
+        upward="accuracy in %" + (f", mean of {window} rounds" if window > 1 else ""),
     )
     return bands.picture([panel], window=window)
 
@@ -93,7 +93,7 @@ def cost(runs: Sequence[Run], ways: Sequence[str] = WAYS, window: int = 1) -> Fi
             moved = so_far > 0
             along[title], lines[title] = so_far[moved].tolist(), accuracies[:, moved]
         else:
-            levels[f"{title} (sends nothing, last round)"] = float(accuracies[:, -1].mean())
+            levels[f"{title} (sends nothing)"] = float(accuracies[:, -1].mean())
     panel = bands.Panel(
         about(runs), along, lines, along="MB sent so far, by all clients, both ways", upward="accuracy in %",
         log_along=bool(lines), levels=levels,

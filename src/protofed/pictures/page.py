@@ -19,12 +19,14 @@ from protofed.errors import UserError
 
 COLUMN = 3.4
 """The width of a printed column in inches: a picture of this width is made to be shown as it is."""
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
-"""Told apart by everybody (Okabe and Ito)."""
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999", "#882255", "#ddcc77",
+)  # fmt: skip
+"""Told apart by everybody (Okabe and Ito; the last two are Tol's)."""
 STYLES = ("-", "--", "-.", ":")
 """So that lines can be told apart without colours, too."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-"""So that classes can: seven of them, eight colours, hence 56 different pairs."""
+"""So that classes can: seven of them, ten colours, hence 70 different pairs."""
 ENDINGS = (".png", ".svg", ".pdf")
 LETTERS: dict[Any, Any] = {
     "font.size": 7.5, "axes.titlesize": 8, "axes.labelsize": 7.5, "xtick.labelsize": 6.5, "ytick.labelsize": 6.5,

@@ -63,7 +63,7 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that differ in their seeds only, together, each group by its method and what makes it another one."""
     groups: list[tuple[dict[str, Any], list[Run]]] = []
     for run in runs:
-        own = settings(run.config)
+        own = settings(run.config) | {"data.name": run.data}
         for known, group in groups:
             if known == own:
                 group.append(run)
@@ -94,9 +94,10 @@ def name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
 
 
 def titles(runs: Sequence[Run]) -> list[str]:
-    """A title for each run: its group's name, with its seed where the group has several."""
-    found = {}
+    """A title for each run: its group's name and data, with its seed where the group has several."""
+    found, data = {}, {run.data for run in runs}
     for title, group in grouped(runs).items():
         for run in group:
-            found[id(run)] = f"{title}, seed {run.config.run.seed}" if len(group) > 1 else title
+            told = f"{title}, seed {run.config.run.seed}" if len(group) > 1 else title
+            found[id(run)] = f"{told} on {run.data}" if len(data) == 1 else told
     return [found[id(run)] for run in runs]

@@ -65,15 +65,15 @@ def picture(shown: Sequence[Embedded], alike: bool = False) -> Figure:
     for axis, panel in zip(axes, shown, strict=True):
         for points, size, edge, alpha in (
             (panel.samples, 4 * scale, None, 0.45),
-            (panel.local, 30 * scale, "white", 1.0),
-            (panel.shared, 130 * scale, "black", 1.0),
+            (panel.local, 9 * scale, "black", 1.0),
+            (panel.shared, 100 * scale, "black", 1.0),
         ):
             for label in np.unique(points.y):
                 colour, mark = look(int(label))
                 x, y = points.z[points.y == label].T
                 axis.scatter(
                     x, y, s=size, color=colour, marker=mark if edge else "o", alpha=alpha, edgecolors=edge or "none",
-                    linewidths=(0.9 if edge == "black" else 0.4) if edge else 0, rasterized=edge is None,
+                    linewidths=(0.3 if points is panel.local else 0.9) if edge else 0, rasterized=edge is None,
                 )  # fmt: skip
         axis.set(xticks=[], yticks=[])
         axis.set_title(panel.title)
@@ -104,8 +104,8 @@ def explain(made: Figure, shown: Sequence[Embedded]) -> None:
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False, handletextpad=0.0,
             columnspacing=0.6, ncols=min(len(handles), max(1, int(50 / (longest + 4)))),
         )  # fmt: skip
-    large = ", large: the server's prototypes" if any(len(panel.shared.y) for panel in shown) else ""
-    made.text(0.5, 0.0, f"dots: test examples, small marks: a client's class mean{large}", ha="center", fontsize=6.5)
+    large = "; large: the server's prototypes" if any(len(panel.shared.y) for panel in shown) else ""
+    made.text(0.5, 0.0, f"dots: test examples; small: a client's mean of a class{large}", ha="center", fontsize=5.8)
 
 
 def tsne(runs: Sequence[Run]) -> Figure:

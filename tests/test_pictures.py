@@ -1,0 +1,293 @@
+"""Every picture is drawn from a small run; what it shows is checked by hand."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from protofed import cli, draws
+from protofed.config import Config
+from protofed.data.images import PETS
+from protofed.pictures import bands, catalogue, clients, curves, embedded, scatter, similarity
+from protofed.pictures.page import COLOURS, look, write
+from protofed.pictures.runs import Run, grouped, titles
+from protofed.runner import run
+
+SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
+SPIRAL = ["data.name=spiral", "net.name=mlp_spiral", "data.limit=300", "partition.name=iid", "run.eval_every=3"]
+MADE = {
+    "fedproto": [],
+    "fedproto-1": ["run.seed=1"],
+    "fedavg": ["method.name=fedavg"],
+    "local": ["method.name=local"],
+    "protomargin": ["method.name=protomargin", "run.sample=0.5"],
+    "fednh": ["method.name=fednh"],
+    "mpfedcl": ["method.name=mpfedcl"],
+    "spiral": [*SPIRAL, "method.name=fedavg"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("pictures")
+    for name, words in MADE.items():
+        run(Config.load(None, [*SMALL, *words]), where / name)
+    return where
+
+
+@pytest.fixture
+def draw(monkeypatch, capsys, folder):
+    """The command in the folder of the runs: (exit code, output, errors)."""
+    monkeypatch.chdir(folder)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["protofed", "draw", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.entry()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def of(rounds: list[dict], *words: str, rows: list[dict] | None = None) -> Run:
+    """A run that only says that it has been."""
+    config = Config.load(None, list(words))
+    return Run(Path("x"), config, {"dataset": config.data.name, "clients": 4}, rounds, rows or [])
+
+
+SHOWN = {
+    "curves": ["fedproto", "fedproto-1", "fedavg", "local", "--window", "2"],
+    "losses": ["fedproto", "fedavg"],
+    "cost": ["fedproto", "fedavg", "local"],
+    "clients": ["fedproto", "fedproto-1", "fedavg"],
+    "partition": ["fedproto"],
+    "tsne": ["fedproto"],
+    "pca": ["fedproto", "fedavg", "fednh", "mpfedcl", "protomargin"],
+    "similarity": ["fedproto", "fednh"],
+    "embeddings": ["fedproto", "--client", "0", "--client", "2"],
+    "attention": ["protomargin"],
+    "spiral": ["spiral", "--client", "1", "--client", "3"],
+}
+
+
+def test_every_picture_is_tried():
+    assert set(SHOWN) == set(catalogue.PICTURES)
+
+
+@pytest.mark.parametrize("what", SHOWN)
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_every_picture_is_drawn(draw, tmp_path, what, ending):
+    out = tmp_path / "new" / f"{what}.{ending}"
+    code, told, err = draw(*SHOWN[what], "--what", what, "--out", str(out))
+    assert (code, err) == (0, "")
+    assert told.startswith(f"{what}: ")
+    assert out.read_bytes().startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+
+
+def test_the_help_names_every_picture(draw):
+    told = " ".join(draw("--help")[1].replace("│", " ").split())
+    assert all(f"{name}" in told for name in catalogue.PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["local", "--what", "similarity"], "local has no prototypes at the server"),
+        (["fedavg", "--what", "attention"], "fedavg has no attention over clients"),
+        (["fedproto", "--what", "spiral"], "its embeddings have 50 dimensions, this picture wants 2"),
+        (["fedproto", "--what", "embeddings", "--client", "9"], "There is no client 9"),
+        (["fedavg", "--what", "curves", "--by", "prototype"], "None of these runs has an accuracy by prototype."),
+        (["fedproto", "fedavg", "--what", "partition"], "A partition is drawn of one run; got 2."),
+        (["fedproto", "--what", "curve"], 'there is no picture "curve". Did you mean "curves"?'),
+        (["nowhere", "--what", "curves"], "nowhere is not a run folder"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(draw, tmp_path, words, said):
+    code, _, err = draw(*words, "--out", str(tmp_path / "x.png"))
+    assert code == 2
+    assert said in err
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_file_is_not_written_over_and_must_be_a_picture(draw, tmp_path):
+    (tmp_path / "x.png").write_text("")
+    assert "is there already" in draw("local", "--what", "curves", "--out", str(tmp_path / "x.png"))[2]
+    assert "must end in .png" in draw("local", "--what", "curves", "--out", str(tmp_path / "x.gif"))[2]
+
+
+def test_a_run_of_other_data_is_noticed(draw, folder, tmp_path):
+    shutil.copytree(folder / "fedproto", tmp_path / "run")
+    file = tmp_path / "run" / "partition.json"
+    file.write_text(file.read_text().replace('"sha256": "', '"sha256": "0'))
+    code, _, err = draw(str(tmp_path / "run"), "--what", "pca", "--out", str(tmp_path / "x.png"))
+    assert code == 2
+    assert "was made with other data than are here" in err
+
+
+@pytest.mark.parametrize("what", ["tsne", "embeddings"])
+def test_the_same_folder_gives_the_same_picture(folder, tmp_path, what):
+    for name in ("a.svg", "b.svg"):
+        shown = catalogue.PICTURES[what].draw([Run.load(folder / "fedproto")], catalogue.Wishes())
+        write(shown, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_runs_that_differ_in_seed_engine_or_place_are_one_curve():
+    runs = [
+        of([], "run.seed=0"),
+        of([], "method.name=fedavg"),
+        of([], "run.seed=1", "engine.name=loop", "data.root=/x", "run.eval_every=2"),
+    ]
+    assert grouped(runs) == {"fedproto": [runs[0], runs[2]], "fedavg": [runs[1]]}
+    assert titles(runs) == ["fedproto, seed 0 on digits", "fedavg on digits", "fedproto, seed 1 on digits"]
+
+
+def test_curves_of_one_method_are_told_apart_by_their_settings():
+    runs = [of([], *words) for words in ([], ["method.pull=2", "train.lr=0.1"], ["method.name=fedavg", "train.lr=3"])]
+    assert list(grouped(runs)) == ["fedproto, pull=1.0, lr=0.05", "fedproto, pull=2.0, lr=0.1", "fedavg"]
+    assert list(grouped([of([]), of([], "run.rounds=7")])) == ["fedproto, rounds=50", "fedproto, rounds=7"]
+    other = [of([]), of([], "data.name=mnist", "method.name=fedavg")]
+    assert list(grouped(other)) == titles(other) == ["fedproto, digits", "fedavg, mnist"]
+
+
+def test_moving_average_is_of_what_is_there():
+    values = np.array([[0.0, 3.0, 6.0, 3.0], [1.0, 1.0, 1.0, 9.0]])
+    assert bands.moving_average(values, 1).tolist() == values.tolist()
+    assert bands.moving_average(values, 3).tolist() == [[1.5, 3.0, 4.0, 4.5], [1.0, 1.0, 11 / 3, 5.0]]
+    assert bands.moving_average(values, 99)[0].tolist() == [3.0] * 4
+
+
+def test_a_band_has_the_rounds_that_all_its_runs_were_tested_in():
+    rows = [
+        [{"round": at, "accuracy_head": value} for at, value in enumerate(run, 1)]
+        for run in ([0.1, 0.2, 0.4], [0.3, None, 0.8])
+    ]
+    rounds, values = curves.values([of(run) for run in rows], "accuracy_head")
+    assert rounds == [1, 3]
+    assert values.tolist() == [[0.1, 0.4], [0.3, 0.8]]
+    assert curves.values([of(rows[0])], "accuracy_prototype") is None
+
+
+def test_the_curve_is_the_mean_and_its_band_the_spread_over_seeds():
+    rows = [
+        [{"round": at, "accuracy_head": value} for at, value in enumerate(run, 1)] for run in ([0.1, 0.2], [0.3, 0.8])
+    ]
+    (axis,) = curves.curves([of(rows[0]), of(rows[1], "run.seed=1")]).axes
+    (line,), (band,) = axis.lines, axis.collections
+    assert line.get_ydata() == pytest.approx([20, 50])
+    edges = band.get_paths()[0].vertices[:, 1]
+    assert sorted(set(edges.round(6))) == [10, 20, 30, 80]
+
+
+def test_megabytes_are_summed_up_both_ways_from_the_first_round():
+    rows = [{"round": at, "up_bytes": 1e6, "down_bytes": 5e5 * at, "accuracy_head": 0.5} for at in (1, 2, 3)]
+    assert curves.sent(of(rows)) == {1: 1.5, 2: 3.5, 3: 6.0}
+    (axis,) = curves.cost([of(rows)]).axes
+    assert axis.get_xscale() == "log"
+    assert axis.lines[0].get_xdata() == pytest.approx([1.5, 3.5, 6.0])
+
+
+def test_who_sends_nothing_is_a_line_from_side_to_side():
+    rows = [{"round": at, "up_bytes": 0, "down_bytes": 0, "accuracy_head": at / 10} for at in (1, 2)]
+    (axis,) = curves.cost([of(rows, "method.name=local")]).axes
+    assert axis.lines[0].get_ydata() == pytest.approx([20, 20])
+
+
+def test_each_term_of_the_loss_has_its_panel():
+    both = of(
+        [{"round": 1, "loss": {"supervised": 2.0, "pull": 0.0}}, {"round": 2, "loss": {"supervised": 1.0, "pull": 1.0}}]
+    )
+    one = of([{"round": 1, "loss": {"supervised": 3.0}}], "method.name=fedavg")
+    first, second = curves.losses([both, one]).axes
+    assert (first.get_yscale(), second.get_yscale()) == ("log", "linear")  # 0 is nowhere on a logarithmic axis
+    assert [line.get_ydata().tolist() for line in first.lines] == [[2, 1], [3]]
+    assert [line.get_ydata().tolist() for line in second.lines] == [[0, 1]]
+    assert first.lines[0].get_color() == second.lines[0].get_color() == COLOURS[0]
+
+
+def test_strips_have_every_client_that_was_tested():
+    rows = [{"accuracy_head": 0.5, "accuracy_prototype": None}, {"accuracy_head": 1.0}, {"accuracy_head": None}]
+    found = clients.accuracies([of([], rows=rows), of([], "run.seed=1", rows=rows[:1])])
+    assert {title: values.tolist() for title, values in found.items()} == {"fedproto": [50, 100, 50]}
+
+
+def test_attention_is_in_equal_shares_and_stands_with_its_client():
+    rows = [
+        {"clients": [2, 0], "rejected": {}, "attention": [0.75, 0.25]},
+        {"clients": [1, 2, 3], "rejected": {"2": "nan"}, "attention": [0.5, 0.5]},
+    ]
+    none = np.nan
+    expected = [[0.5, none], [none, 1.0], [1.5, none], [none, 1.0]]
+    assert np.array_equal(clients.attended(of(rows)), expected, equal_nan=True)
+
+
+def test_superclasses_are_put_beside_each_other_and_boxed():
+    cosines = np.arange(9.0).reshape(3, 3)
+    shown = similarity.in_order(similarity.Alike("x", ["cat", "car", "dog"], cosines, [1, 2, 1]))
+    assert (shown.labels, shown.superclass) == (["cat", "dog", "car"], [1, 1, 2])
+    assert shown.cosines.tolist() == [[0, 2, 1], [6, 8, 7], [3, 5, 4]]
+    assert similarity.boxes(shown.superclass) == [(0, 2), (2, 1)]
+    axis = similarity.picture([shown]).axes[0]
+    assert [(box.get_xy(), box.get_width()) for box in axis.patches] == [((-0.5, -0.5), 2), ((1.5, 1.5), 1)]
+
+
+def test_the_data_that_have_superclasses_name_them():
+    x, y = np.zeros((20, 64, 64, 3), np.uint8), np.arange(20)
+    parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    assert PETS.of({**parts, "species": y % 2}, "file").superclass == (0, 1) * 10
+    assert PETS.of(parts, "file").superclass == ()
+
+
+def test_prototypes_of_fednh_are_the_rows_of_its_head(folder):
+    result = Run.load(folder / "fednh").result()
+    rows = embedded.server_prototypes(result)
+    assert torch.equal(rows.mean[:, 0], result.state.server.params["head.out.weight"])
+    assert torch.allclose(rows.mean.norm(dim=-1), torch.ones(10, 1))
+
+
+def test_embeddings_are_of_each_clients_own_test_set_and_model(folder):
+    played = Run.load(folder / "fedproto")
+    shown, members = embedded.everybody(played, "x"), played.members()
+    state = played.result().state
+    for number in range(4):
+        z, y = members.nets[number].features(state.kept[number].params, members.test[number])
+        mine = shown.samples.chosen(shown.samples.client == number)
+        assert np.array_equal(mine.z, z.numpy())
+        assert np.array_equal(mine.y, y.numpy())
+        means = shown.local.chosen(shown.local.client == number)
+        assert means.y.tolist() == members.train[number].labels.unique().tolist()
+    assert len(embedded.everybody(played, "x", most=9).samples.y) == 9
+    assert np.array_equal(np.unique(shown.shared.y), np.unique(shown.local.y))
+
+
+def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder):
+    played = Run.load(folder / "fedavg")
+    state = embedded.with_data(played.result(), played.members())
+    mine, yours = (embedded.params_of(state, number) for number in (0, 1))
+    assert not torch.equal(mine["head.out.weight"], yours["head.out.weight"])
+    assert torch.equal(state.model(0).params["head.out.weight"], state.model(1).params["head.out.weight"])
+
+
+def test_scaled_prototypes_are_not_put_among_embeddings(folder):
+    assert len(embedded.everybody(Run.load(folder / "protomargin"), "x").shared.y) == 0
+
+
+def test_pca_keeps_distances_in_the_plane_and_always_the_same_signs():
+    flat = np.random.RandomState(draws.derive("plane") % 2**32).normal(size=(20, 2)) * [3, 1]
+    z = np.pad(flat, ((0, 0), (0, 3)))
+    found = scatter.by_pca(z)
+    apart = np.linalg.norm(flat[:, None] - flat, axis=-1)
+    assert np.allclose(np.linalg.norm(found[:, None] - found, axis=-1), apart)
+    assert found[:, 0].std() > found[:, 1].std()
+    assert np.allclose(scatter.by_pca(z[::-1].copy())[::-1], found)
+    assert scatter.by_pca(z[:, :1]).shape == (20, 2)
+
+
+def test_seventy_classes_look_different():
+    assert len({look(label) for label in range(70)}) == 70
