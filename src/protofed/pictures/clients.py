@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from protofed.errors import UserError
 from protofed.pictures.curves import WAYS, said
-from protofed.pictures.page import COLOURS, COLUMN, MARKS, lettered, open_axes, panels
+from protofed.pictures.page import COLOURS, COLUMN, MARKS, head, lettered, open_axes, panels
 from protofed.pictures.runs import Run, grouped, titles
 
 
@@ -69,13 +70,22 @@ def attention(runs: Sequence[Run]) -> Figure:
     tables = [attended(run) for run in runs]
     picture, axes = panels(len(runs), 1, 2.4)
     known = np.concatenate([table[~np.isnan(table)] for table in tables])
-    far = max(0.01, float(np.quantile(np.abs(known - 1), 0.99)))
+    low, high = np.quantile(known, [0.02, 0.98])  # a few far ones would make all others alike
     for axis, table, title in zip(axes, tables, titles(runs), strict=True):
         extent = (0.5, table.shape[1] + 0.5, table.shape[0] - 0.5, -0.5)
         image = axis.imshow(
-            table, aspect="auto", cmap="PuOr", vmin=1 - far, vmax=1 + far, extent=extent, interpolation="nearest"
+            table,
+            aspect="auto",
+            cmap="cividis",
+            vmin=low,
+            vmax=max(high, low + 0.01),
+            extent=extent,
+            interpolation="nearest",
         )
-        axis.set(title=title, xlabel="round", ylabel="client", facecolor="#dddddd")
+        axis.set(xlabel="round", ylabel="client")
+        head(axis, title, 1)
+        axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         picture.colorbar(image, ax=axis, label="weight / equal share", extend="both")
     picture.tight_layout()
     return picture

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from textwrap import fill
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
@@ -69,6 +70,11 @@ def open_axes(axis: Axes) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3, linewidth=0.5)
     axis.set_axisbelow(True)
+
+
+def head(axis: Axes, title: str, columns: int) -> None:
+    """A title over one of so many columns, in several lines where it is long."""
+    axis.set_title(fill(title, 50 // columns))
 
 
 def look(label: int) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from protofed.errors import UserError
 from protofed.pictures.embedded import Embedded, each, everybody
-from protofed.pictures.page import COLUMN, lettered, look, panels
+from protofed.pictures.page import COLUMN, head, lettered, look, panels
 from protofed.pictures.runs import Run, titles
 
 NAMED = 20
@@ -65,7 +65,7 @@ def picture(shown: Sequence[Embedded], alike: bool = False) -> Figure:
     for axis, panel in zip(axes, shown, strict=True):
         for points, size, edge, alpha in (
             (panel.samples, 4 * scale, None, 0.45),
-            (panel.local, 9 * scale, "black", 1.0),
+            (panel.local, 9 * max(scale, 0.8), "black", 1.0),
             (panel.shared, 100 * scale, "black", 1.0),
         ):
             for label in np.unique(points.y):
@@ -76,7 +76,7 @@ def picture(shown: Sequence[Embedded], alike: bool = False) -> Figure:
                     linewidths=(0.3 if points is panel.local else 0.9) if edge else 0, rasterized=edge is None,
                 )  # fmt: skip
         axis.set(xticks=[], yticks=[])
-        axis.set_title(panel.title)
+        head(axis, panel.title, min(len(shown), 2))
     if alike:
         every = np.concatenate([points.z for panel in shown for points in (panel.samples, panel.local, panel.shared)])
         margin = 0.05 * np.ptp(every, 0)

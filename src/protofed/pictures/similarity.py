@@ -14,7 +14,7 @@ from protofed.config import GIVEN
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.pictures.embedded import server_prototypes
-from protofed.pictures.page import COLUMN, lettered, panels
+from protofed.pictures.page import COLUMN, head, lettered, panels
 from protofed.pictures.runs import Run, titles
 
 
@@ -89,7 +89,8 @@ def picture(shown: Sequence[Alike]) -> Figure:
     for axis, one, values in zip(axes, shown, cut, strict=True):
         classes = len(values)
         image = axis.imshow(values, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6), interpolation="nearest")
-        axis.set(title=one.title, facecolor="#dddddd", xticks=[], yticks=[])
+        axis.set(facecolor="#dddddd", xticks=[], yticks=[])
+        head(axis, one.title, min(len(shown), 2))
         if classes <= (40 if len(shown) == 1 else 20):
             names = [str(label)[:16] for label in one.labels]
             size = min(6.5, 180 / classes / (1 if len(shown) == 1 else 2))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from protofed.errors import UserError
 from protofed.methods.fednh import head_of
 from protofed.pictures.embedded import params_of, with_data
-from protofed.pictures.page import COLOURS, COLUMN, lettered, write
+from protofed.pictures.page import COLOURS, COLUMN, head, lettered, write
 from protofed.pictures.runs import Run, titles
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def picture(panels: Sequence[Panel], columns: int = 4) -> Figure:
     """The panels, side by side, each of half a column's width."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    made, axes = plt.subplots(rows, columns, figsize=(COLUMN / 2 * columns, (COLUMN / 2 + 0.2) * rows), squeeze=False)
+    made, axes = plt.subplots(rows, columns, figsize=(COLUMN / 2 * columns, (COLUMN / 2 + 0.4) * rows), squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, panel in zip(axes.flat, panels, strict=False):
@@ -43,7 +43,7 @@ def picture(panels: Sequence[Panel], columns: int = 4) -> Figure:
                 ray = panel.prototypes[label] / max(np.linalg.norm(panel.prototypes, axis=1)) * reach
                 axis.plot([0, ray[0]], [0, ray[1]], "--", color=colour, linewidth=1.4)
         axis.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
-        axis.set_title(panel.title, fontsize=7)
+        head(axis, panel.title, 2)
     made.tight_layout(w_pad=0.5)
     return made
 
