@@ -274,6 +274,14 @@ def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder)
     assert torch.equal(state.model(0).params["head.out.weight"], state.model(1).params["head.out.weight"])
 
 
+def test_the_tsne_of_fedproto_shows_local_prototypes_around_the_global_ones(tmp_path):
+    run(Config.load(None, ["run.rounds=20", "method.pull=5", "data.clients=8", "train.lr=0.1"]), tmp_path / "run")
+    shown = embedded.everybody(Run.load(tmp_path / "run"), "x")
+    (flat,) = scatter.flattened([shown], scatter.by_tsne)
+    apart = np.linalg.norm(flat.local.z[:, None] - flat.shared.z, axis=-1)
+    assert (flat.shared.y[apart.argmin(1)] == flat.local.y).mean() > 0.9
+
+
 def test_scaled_prototypes_are_not_put_among_embeddings(folder):
     assert len(embedded.everybody(Run.load(folder / "protomargin"), "x").shared.y) == 0
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 
 from protofed.config import GIVEN
 from protofed.data.sources import SOURCES
@@ -105,9 +106,9 @@ def picture(shown: Sequence[Alike]) -> Figure:
                 shade = "black" if bright else "white"
                 axis.text(column, row, told, ha="center", va="center", fontsize=5.5, color=shade)
         for first, count in boxes(one.superclass):
-            axis.add_patch(
-                Rectangle((first - 0.5, first - 0.5), count, count, fill=False, edgecolor="#d55e00", linewidth=0.9)
-            )
+            box = Rectangle((first - 0.5, first - 0.5), count, count, fill=False, edgecolor="white", linewidth=0.7)
+            box.set_path_effects([withStroke(linewidth=1.7, foreground="black")])  # seen on every colour
+            axis.add_patch(box)
     made.tight_layout()
     made.colorbar(image, ax=axes, label="cosine", shrink=0.75, pad=0.03)
     return made
