@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
-from protofed.pictures.page import COLOURS, COLUMN, STYLES, lettered, open_axes, write
+from protofed.pictures.page import COLOURS, COLUMN, STYLES, head, in_powers, lettered, open_axes, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +58,8 @@ def picture(panels: Sequence[Panel], columns: int = 2, window: int = 1) -> Figur
             axis.fill_between(along, middle - wide, middle + wide, color=colour, alpha=0.18, linewidth=0)
         for name, level in panel.levels.items():
             lines[name] = axis.axhline(level, linestyle=looks[name][0], color=looks[name][1], linewidth=1.3)
-        axis.set(title=panel.title, xlabel=panel.along, ylabel=panel.upward)
+        axis.set(xlabel=panel.along, ylabel=panel.upward)
+        head(axis, panel.title, 1)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if panel.log_along:
             axis.set_xscale("log")
@@ -78,14 +78,6 @@ def picture(panels: Sequence[Panel], columns: int = 2, window: int = 1) -> Figur
         ncols=in_row, frameon=False, handlelength=2.6, columnspacing=1.2,
     )  # fmt: skip
     return made
-
-
-def in_powers(axis: Axis) -> None:
-    """A logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
 
 
 def draw(panels: Sequence[Panel], out: Path, columns: int = 2) -> None:

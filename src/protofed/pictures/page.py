@@ -14,7 +14,9 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from protofed.errors import UserError
 
@@ -70,6 +72,14 @@ def open_axes(axis: Axes) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3, linewidth=0.5)
     axis.set_axisbelow(True)
+
+
+def in_powers(axis: Axis) -> None:
+    """A logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def head(axis: Axes, title: str, columns: int) -> None:

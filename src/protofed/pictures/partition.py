@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from protofed.pictures.page import COLOURS, COLUMN, lettered, open_axes, write
+from protofed.pictures.page import COLOURS, COLUMN, in_powers, lettered, open_axes, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,8 @@ def picture(members: Members, title: str) -> Figure:
     """Who holds what."""
     held = counts(members)
     made = bubbles(members, held) if len(held) <= MOST else spreads(held)
-    made.suptitle(f"{title}: {len(held)} clients, {held.sum():,} training examples")
+    made.tight_layout()
+    made.suptitle(f"{title}\n{len(held)} clients, {held.sum():,} training examples", y=1.0, va="bottom")
     return made
 
 
@@ -59,7 +60,7 @@ def bubbles(members: Members, held: np.ndarray) -> Figure:
     if any(members.groups) and clients <= 30:
         main.set_xticks(range(clients), members.groups, rotation=60, ha="right")
     else:
-        main.set_xticks(range(0, clients, max(1, clients // 20)))
+        main.set_xticks(range(0, clients, -(-clients // 18)))
     for axes in (top, main):
         open_axes(axes)
     return made
@@ -75,5 +76,5 @@ def spreads(held: np.ndarray) -> Figure:
     right.set(xlabel="classes of a client", ylabel="clients", xticks=kinds)
     for axes in (left, right):
         open_axes(axes)
-    made.tight_layout()
+    in_powers(left.yaxis)
     return made

@@ -86,12 +86,13 @@ def picture(shown: Sequence[Alike]) -> Figure:
     """A map for each, all with the same colours; the diagonal, always 1, is left out."""
     made, axes = panels(len(shown), 2, COLUMN - 0.3 if len(shown) == 1 else COLUMN / 2 + 0.2)
     cut = [np.where(np.eye(len(one.cosines), dtype=bool), np.nan, one.cosines) for one in shown]
-    low, high = min(np.nanmin(values) for values in cut), max(np.nanmax(values) for values in cut)
+    known = np.concatenate([values[~np.isnan(values)] for values in cut])
+    low, high = np.quantile(known, [0.005, 0.995])  # a few far ones would make all others alike
     for axis, one, values in zip(axes, shown, cut, strict=True):
         classes = len(values)
         image = axis.imshow(values, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6), interpolation="nearest")
         axis.set(facecolor="#dddddd", xticks=[], yticks=[])
-        head(axis, one.title, min(len(shown), 2))
+        head(axis, one.title, 1 if len(shown) == 1 else 3)  # the colours take room
         if classes <= (40 if len(shown) == 1 else 20):
             names = [str(label)[:16] for label in one.labels]
             size = min(6.5, 180 / classes / (1 if len(shown) == 1 else 2))
@@ -110,5 +111,5 @@ def picture(shown: Sequence[Alike]) -> Figure:
             box.set_path_effects([withStroke(linewidth=1.7, foreground="black")])  # seen on every colour
             axis.add_patch(box)
     made.tight_layout()
-    made.colorbar(image, ax=axes, label="cosine", shrink=0.75, pad=0.03)
+    made.colorbar(image, ax=axes, label="cosine", shrink=0.75, pad=0.03, extend="both")
     return made
