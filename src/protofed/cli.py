@@ -13,6 +13,7 @@ import typer
 
 from protofed import __version__
 from protofed.cli_data import app as data_app
+from protofed.cli_measure import measure
 from protofed.cli_models import export, join, predict
 from protofed.cli_pretrain import pretrain
 from protofed.cli_prototypes import prototypes
@@ -170,7 +171,7 @@ def init(
 
 
 app.add_typer(data_app, name="data")
-for command in (predict, export, join, pretrain, prototypes):
+for command in (predict, export, join, measure, pretrain, prototypes):
     app.command()(command)
 
 
