@@ -33,7 +33,7 @@ EACH, CENTRE = 500, 1000
 @torch.no_grad()
 def asked_by_head(answer: Callable[[Tensor], Scores], parts: Sequence[Examples]) -> tuple[Tensor, Tensor] | None:
     """The scores [n, classes] by head of all examples, and their labels [n]; None if there are none."""
-    batches = [batch for part in parts for batch in part.batches(EVALUATE)]
+    batches = (batch for part in parts for batch in part.batches(EVALUATE))
     found = [(scores["head"], y) for x, y in batches if "head" in (scores := answer(x))]
     return (torch.cat([scores for scores, _ in found]), torch.cat([y for _, y in found])) if found else None
 
