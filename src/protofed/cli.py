@@ -16,6 +16,7 @@ from protofed.cli_data import app as data_app
 from protofed.cli_models import export, join, predict
 from protofed.cli_pretrain import pretrain
 from protofed.cli_prototypes import prototypes
+from protofed.cli_sweep import sweep
 from protofed.errors import UserError
 
 app = typer.Typer(
@@ -139,7 +140,7 @@ def compare(
     """Put runs side by side: accuracy by head and by prototype, spread over clients, cost."""
     from rich.console import Console
 
-    from protofed.compare import collect, remarks, table
+    from protofed.compare import EXPLAINED, by_setting, collect, over_seeds, remarks, table
     from protofed.screen import say
 
     results = collect(folders)
@@ -150,6 +151,9 @@ def compare(
     console.print(table(results))
     for remark in remarks(results):
         say(console, remark)
+    if rows := by_setting(results):
+        console.print(over_seeds(rows))
+        say(console, EXPLAINED)
 
 
 @app.command()
@@ -170,7 +174,7 @@ def init(
 
 
 app.add_typer(data_app, name="data")
-for command in (predict, export, join, pretrain, prototypes):
+for command in (predict, export, join, pretrain, prototypes, sweep):
     app.command()(command)
 
 
