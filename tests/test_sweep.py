@@ -94,7 +94,7 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
     runs = [str(tmp_path / "s" / f"method.pull={pull}" / f"seed-{seed}") for pull in (0, 2) for seed in (0, 1)]
     code, out, _ = command("compare", *runs)
     assert "method.pull=2" in out
-    assert "beside the first" in out
+    assert "mean over seeds" in out
 
 
 @pytest.mark.parametrize(
