@@ -24,7 +24,7 @@ from protofed.measures.personal import KEYS, Personal, fairness
 from protofed.members import Members
 from protofed.messages import Size, size
 from protofed.model import Model
-from protofed.prototypes import Prototypes, found_in
+from protofed.prototypes import Prototypes
 from protofed.threads import one_thread
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Result:
     @property
     def prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them: `mean` [classes, modes, dim], `support` [classes, modes]."""
-        return found_in(self.state.server)
+        return self.state.config.method.known(self.state.server)
 
     @property
     def labels(self) -> tuple[str | int, ...]:

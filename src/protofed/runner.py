@@ -19,7 +19,6 @@ from protofed.measures.accuracy import tally
 from protofed.measures.personal import Personal, by_client
 from protofed.members import Members
 from protofed.messages import interned
-from protofed.prototypes import found_in
 from protofed.results import Result, Row, State, accuracies, client_rows, costs, mean_terms, spread, summary, ways
 from protofed.roster import roster
 from protofed.threads import one_thread
@@ -116,7 +115,7 @@ class Runner:
         self.notes = list(members.notes)
         if config.engine.compile and not compilable(config):
             self.notes.append("engine.compile: there is no C++ compiler here, so steps run as they are")
-        if config.run.trace_every and found_in(self.server) is None:
+        if config.run.trace_every and self.method.known(self.server) is None:
             self.notes.append(f"run.trace_every: {config.method_name} has no prototypes to keep a trace of")
         if folder:
             try:
@@ -185,7 +184,7 @@ class Runner:
             if self.folder:
                 with uninterrupted():
                     self.folder.add_round(row)
-                    if self.due(number + 1, self.config.run.trace_every) and (own := found_in(self.server)):
+                    if self.due(number + 1, self.config.run.trace_every) and (own := self.method.known(self.server)):
                         self.folder.write_trace(number + 1, own)
                     if self.due(number + 1, self.config.run.checkpoint_every):
                         self.store(self.folder)

@@ -102,7 +102,7 @@ def with_data(out: Path) -> Result:
 def distance(result: Result) -> float | None:
     """FedProto's Fig. 4: how far clients' class means are from the global prototypes, on average over both."""
     known = result.prototypes
-    if known is None or known.mean.shape[1] != 1:
+    if known is None or known.mean.shape[1] != 1 or not result.summary["accuracy"]["prototype"]:
         return None
     found = []
     for client, train in enumerate(result.state.members.train):
