@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from series import finished, percent
+from series import finished
 
 from protofed.folder import Folder
+from protofed.statistics import Interval
 
 RUNS, RECIPE = Path("runs/fednh"), "recipes/fednh-cifar10.toml"
 METHODS = {
@@ -41,7 +42,7 @@ def column(results: list[dict[str, Any]], *keys: str) -> str:
     values: Any = results
     for key in keys:
         values = [value[key] for value in values]
-    return "-" if None in values else percent(values)
+    return "-" if None in values else Interval.of(values).percent()
 
 
 def table1(seeds: range = range(3)) -> None:

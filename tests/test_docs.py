@@ -103,7 +103,7 @@ def test_every_method_has_a_page():
 def test_the_page_of_the_run_folder_names_every_file_and_key(tmp_path):
     from protofed.runner import run
 
-    run({"run": {"rounds": 1}, "data": {"clients": 2}}, tmp_path / "run")
+    run({"run": {"rounds": 1, "trace_every": 1}, "data": {"clients": 2}}, tmp_path / "run")
     text = (TOP / "docs" / "run-folder.md").read_text(encoding="utf-8")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     row = json.loads((tmp_path / "run" / "rounds.jsonl").read_text())
@@ -112,6 +112,17 @@ def test_the_page_of_the_run_folder_names_every_file_and_key(tmp_path):
     keys += [key for key in row if not key.startswith("accuracy_")]
     keys += [path.name + "/" * path.is_dir() for path in (tmp_path / "run").iterdir()]
     assert [key for key in keys if f"`{key}`" not in text] == []
+
+
+def test_the_page_of_measures_has_every_measure_and_every_figure():
+    from protofed.measuring import MEASURES, measure
+    from protofed.runner import run
+
+    text = (TOP / "docs" / "measures.md").read_text(encoding="utf-8")
+    found = measure(run({"run": {"rounds": 1}, "data": {"clients": 2}}), ["classification", "fairness", "scatter"])
+    figures = {column for one in found.values() for row in one.rows.values() for column in row}
+    said = figures - {"examples", "accuracy", "clients"}
+    assert [name for name in [*MEASURES, *sorted(said)] if f"`{name}`" not in text] == []
 
 
 def test_own_data_takes_15_lines():

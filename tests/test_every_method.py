@@ -8,6 +8,7 @@ import torch
 
 import protofed
 from protofed.data.sources import SOURCES
+from protofed.measuring import measure
 from protofed.methods import METHODS
 from protofed.newcomer import join
 
@@ -61,3 +62,24 @@ def test_a_newcomer_joins_and_is_compared_with_as_many_steps_alone(method, runs,
 
 def test_fedtgps_prototypes_are_found_where_they_are(runs):
     assert runs("fedtgp").prototypes is runs("fedtgp").state.server.bank.prototypes
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_it_can_be_measured_and_the_figures_are_those_of_the_run(method, runs):
+    result = runs(method)
+    found = measure(result, ["classification", "confusion", "fairness", "cost", "scatter"])
+    table = found["classification"].rows
+    for row in result.clients:
+        assert table[f"client {row['client']}"]["accuracy"] == pytest.approx(row["accuracy_head"])
+        assert table[f"client {row['client']}"]["examples"] == row["test"]
+    shared = result.summary["global"]["accuracy"]
+    assert ("server" in table) == (shared is not None)
+    assert shared is None or table["server"]["accuracy"] == pytest.approx(shared)
+    assert found["fairness"].rows["head"]["std"] == pytest.approx(result.summary["accuracy"]["head"]["std"])
+    assert found["cost"].rows["whole run"]["up_bytes"] == result.summary["cost"]["up_bytes"]
+    assert all(row["within"] > 0 for row in found["scatter"].rows.values())
+    if (own := result.prototypes) is not None:
+        rows = measure(result, ["similarity"])["similarity"].rows
+        seen = [row[name] for (name, row), there in zip(rows.items(), own.support.any(1), strict=True) if there]
+        assert seen == [pytest.approx(1)] * len(seen)
+        assert seen

@@ -164,3 +164,10 @@ def test_it_does_not_depend_on_the_order_of_clients():
     server = Weights({"body.w": torch.zeros(1), HEAD: torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])})
     ends = [FedNH().aggregate(None, server, order).params for order in (uploads, uploads[::-1])]
     torch.testing.assert_close(ends[0], ends[1])
+
+
+def test_its_prototypes_are_the_rows_of_the_head():
+    runner = played(config("fednh", rounds=2), federation())
+    found = runner.method.known(runner.server)
+    assert torch.equal(found.mean[:, 0], runner.server.params["head.weight"])
+    assert found.support.tolist() == [[1], [1], [1]]

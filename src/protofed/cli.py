@@ -14,9 +14,11 @@ import typer
 from protofed import __version__
 from protofed.cli_data import app as data_app
 from protofed.cli_draw import draw
+from protofed.cli_measure import measure
 from protofed.cli_models import export, join, predict
 from protofed.cli_pretrain import pretrain
 from protofed.cli_prototypes import prototypes
+from protofed.cli_sweep import sweep
 from protofed.errors import UserError
 
 app = typer.Typer(
@@ -140,7 +142,7 @@ def compare(
     """Put runs side by side: accuracy by head and by prototype, spread over clients, cost."""
     from rich.console import Console
 
-    from protofed.compare import collect, remarks, table
+    from protofed.compare import EXPLAINED, by_setting, collect, over_seeds, remarks, table
     from protofed.screen import say
 
     results = collect(folders)
@@ -151,6 +153,9 @@ def compare(
     console.print(table(results))
     for remark in remarks(results):
         say(console, remark)
+    if rows := by_setting(results):
+        console.print(over_seeds(rows))
+        say(console, EXPLAINED)
 
 
 @app.command()
@@ -171,7 +176,7 @@ def init(
 
 
 app.add_typer(data_app, name="data")
-for command in (predict, export, join, draw, pretrain, prototypes):
+for command in (predict, export, join, draw, measure, pretrain, prototypes, sweep):
     app.command()(command)
 
 

@@ -27,7 +27,7 @@ def pretrain(
     size: Annotated[int, typer.Option("--size", min=1, help="All images are brought to size x size.")] = 32,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often every image is seen.")] = 20,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Images in a batch.")] = 64,
-    lr: Annotated[float, typer.Option("--lr", help="The first learning rate; it falls along a cosine.")] = 0.05,
+    lr: Annotated[float, typer.Option("--lr", help="The first learning rate; it falls along a cosine.")] = 0.01,
     seed: Annotated[int, typer.Option("--seed", min=0, help="All randomness comes from it.")] = 0,
     threads: Annotated[
         int, typer.Option("--threads", min=0, help="0: one a core. The last bits of the result depend on it.")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from protofed.config import Config
 from protofed.errors import UserError
 from protofed.folder import Folder
 from protofed.members import titled
 from protofed.screen import duration, percent
+from protofed.statistics import Row, figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +29,23 @@ def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
     if missing:
         raise UserError(f"There is no folder {', '.join(missing)}. Give folders that `protofed run --out` wrote.")
     return [
-        {"run": str(path), **Folder(path).result(), "partition": (Folder(path).partition() or {}).get("sha256")}
+        {
+            "run": str(path),
+            **Folder(path).result(),
+            "partition": (Folder(path).partition() or {}).get("sha256"),
+            "setting": setting(path),
+        }
         for path in paths
     ]
+
+
+def setting(path: Path) -> str:
+    """The same for runs that differ in nothing but the seed."""
+    file = path / "config.toml"
+    if not file.exists():
+        return str(path)
+    config = Config.load(file)
+    return replace(config, run=replace(config.run, seed=0)).digest()
 
 
 def cells(result: dict[str, Any]) -> dict[str, str]:
@@ -51,6 +68,9 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
     """One row a run."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     rows = [cells(result) for result in results]
+    if len({row["run"] for row in rows}) < len(rows):  # as the runs of a sweep are called
+        longer = ["/".join(Path(result["run"]).parts[-2:]) for result in results]
+        rows = [{**row, "run": name} for row, name in zip(rows, longer, strict=True)]
     left_out = {"time"} if any(row[name] != "-" for row in rows for name in PERSONAL) else set(PERSONAL)
     shown = [name for name in rows[0] if name not in left_out]
     for name in shown:
@@ -58,6 +78,46 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         made.add_row(*(row[name] for name in shown))
     return made
+
+
+def by_setting(results: Sequence[dict[str, Any]]) -> list[Row]:
+    """Runs that differ in their seed alone, together; empty where no two do."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(result["setting"], []).append(result)
+    if max(len(own) for own in groups.values()) < 2:
+        return []
+    methods = [own[0]["method"] for own in groups.values()]
+    made = []
+    for own in groups.values():
+        method = own[0]["method"]
+        row = Row(method if methods.count(method) == 1 else Path(own[0]["run"]).parent.name, {})
+        for result in own:
+            for name, value in figures_of(result):
+                row.figures.setdefault(name, {})[result["seed"]] = value
+        made.append(row)
+    return made
+
+
+def over_seeds(rows: Sequence[Row]) -> Table:
+    """One row a setting: means over seeds with their intervals, and the difference to the first setting."""
+    shown = ("by head", "by prototype", "server", "validation")
+    names = [name for name in shown if any(name in row.figures for row in rows)]
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("setting", *names, "head, beside the first"):
+        made.add_column(name, justify="left" if name == "setting" else "right", overflow="fold")
+    for row in rows:
+        intervals = [row.interval(name) for name in names]
+        gap = row.beside(rows[0], "by head") if row is not rows[0] else None
+        marked = "" if gap is None else f"{gap.percent('+')}{' *' if gap.sure else ''}"
+        made.add_row(row.setting, *(one.percent() if one else "-" for one in intervals), marked)
+    return made
+
+
+EXPLAINED = (
+    "Accuracies in percent: mean over seeds ± the half-width of the 95 % interval (Student's t); differences are of "
+    "runs with the same seed, * where 0 is outside of the interval."
+)
 
 
 def remarks(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -29,7 +29,9 @@ DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 GIVEN = "given"
 """The name of data, partition and nets that a `protofed.Federation` brings along: arrays and modules, from Python."""
 
-MAY_CHANGE = ("run.rounds", "run.checkpoint_every", "data.root", "engine.workers", "engine.reason")
+MAY_CHANGE = (
+    "run.rounds", "run.checkpoint_every", "run.trace_every", "data.root", "engine.workers", "engine.reason",
+)  # fmt: skip
 """What may change when a run is resumed: the result is the same."""
 
 
@@ -136,6 +138,18 @@ class Config:
             "system": options(self.system),
             "engine": options(self.engine),
         }
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What differs between two experiments and matters: keys, or whole sections where another thing is named."""
+    different = []
+    for section, old in before.items():
+        new = after[section]
+        if isinstance(old, list) or isinstance(new, list) or old.get("name") != new.get("name"):
+            different += [section] if repr(old) != repr(new) else []  # repr: 1 client a round is not the share 1.0
+        else:
+            different += [f"{section}.{key}" for key in old if repr(old[key]) != repr(new[key])]
+    return [key for key in different if key not in MAY_CHANGE]
 
 
 def read(path: Path) -> dict[str, Any]:

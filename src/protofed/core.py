@@ -16,7 +16,7 @@ from torch import Tensor
 from protofed import draws
 from protofed.messages import Nothing
 from protofed.net import Batch, Net, Params
-from protofed.prototypes import Prototypes
+from protofed.prototypes import Prototypes, found_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,6 +182,10 @@ class Method(Generic[Server, Down, Up, Kept]):
     def noted(self, server: Server) -> dict[str, Any]:
         """Server: what else a line of rounds.jsonl tells of a round."""
         return {}
+
+    def known(self, server: Server) -> Prototypes | None:
+        """Server: its prototypes, to look at; by default those that its state has."""
+        return found_in(server)
 
     def tune(self, epochs: int) -> tuple[Phase, ...]:
         """Client: training before evaluation that is forgotten afterwards."""

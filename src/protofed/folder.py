@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 from protofed.errors import UserError
+from protofed.messages import to_bytes
+from protofed.prototypes import Prototypes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LOCK = ".lock"
 
@@ -76,6 +80,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoint"
+        self.traces = path / "trace"
 
     @classmethod
     @contextmanager
@@ -165,6 +170,33 @@ class Folder:
                     break
         return rows
 
+    def write_trace(self, rounds: int, prototypes: Prototypes) -> None:
+        """The server's prototypes after so many rounds."""
+        self.traces.mkdir(exist_ok=True)
+        write(self.traces / f"{rounds:06d}.safetensors", to_bytes(prototypes))
+
+    def traced(self) -> list[int]:
+        """The rounds (from 1) whose prototypes were kept."""
+        return sorted(int(path.stem) for path in self.traces.glob("*.safetensors") if path.stem.isdecimal())
+
+    def untrace(self, rounds: Iterable[int]) -> None:
+        """Take away the prototypes of these rounds."""
+        for number in rounds:
+            (self.traces / f"{number:06d}.safetensors").unlink()
+
+    def trace(self) -> list[tuple[int, Prototypes]]:
+        """The server's prototypes over the rounds (from 1) that `run.trace_every` kept."""
+        found = []
+        for number in self.traced():
+            path = self.traces / f"{number:06d}.safetensors"
+            try:
+                found.append((number, Prototypes.unpack(load(path.read_bytes()))))
+            except (OSError, SafetensorError, KeyError, ValueError) as problem:
+                raise UserError(
+                    f"{path} cannot be read: {problem}. Take it away: the other rounds stand without it."
+                ) from problem
+        return found
+
     def unfinish(self) -> None:
         """Take away the final figures of a run that goes on."""
         for name in ("result.json", "clients.csv", "reach.json"):
@@ -196,7 +228,7 @@ class Folder:
         """The rows of clients.csv."""
 
         def value(key: str, text: str) -> Any:
-            if key.startswith("accuracy_"):
+            if key.startswith(("accuracy_", "personal_")):
                 return float(text) if text else None
             return int(text) if key in ("client", "train", "test") else text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -115,6 +115,13 @@ class Prototypes(NamedTuple):
         mean = packed["mean"].new_zeros(classes * modes, dim).index_copy_(0, rows, packed["mean"])
         support = packed["support"].new_zeros(classes * modes).index_copy_(0, rows, packed["support"])
         return cls(mean.reshape(classes, modes, dim), support.reshape(classes, modes))
+
+
+def found_in(state: Any) -> Prototypes | None:
+    """The first prototypes in a state, if it has any."""
+    if isinstance(state, Prototypes):
+        return state
+    return next(filter(None, map(found_in, state)), None) if isinstance(state, tuple) else None
 
 
 def ratio(a: Tensor, b: Tensor) -> Tensor:

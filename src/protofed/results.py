@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from protofed.local import tested
 from protofed.measures.accuracy import Reporting, over_clients
 from protofed.measures.personal import KEYS, Personal, fairness
 from protofed.members import Members
+from protofed.messages import Size, size
 from protofed.model import Model
 from protofed.prototypes import Prototypes
 from protofed.threads import one_thread
@@ -107,13 +108,7 @@ class Result:
     @property
     def prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them: `mean` [classes, modes, dim], `support` [classes, modes]."""
-
-        def within(part: Any) -> Prototypes | None:
-            if isinstance(part, Prototypes):
-                return part
-            return next(filter(None, map(within, part)), None) if isinstance(part, tuple) else None
-
-        return within(self.state.server)
+        return self.state.config.method.known(self.state.server)
 
     @property
     def labels(self) -> tuple[str | int, ...]:
@@ -156,6 +151,18 @@ def mean_terms(reports: Sequence[Report]) -> dict[str, float]:
     seen = sum(report.seen for report in reports)
     names = dict.fromkeys(name for report in reports for name in report.terms)
     return {name: sum(report.terms.get(name, 0.0) for report in reports) / seen for name in names} if seen else {}
+
+
+def costs(ups: Iterable[Any], downs: Iterable[Any]) -> Row:
+    """What the messages of a round cost, up and down."""
+    up, down = (sum(map(size, messages), Size()) for messages in (ups, downs))
+    return {
+        "up_params": up.params,
+        "down_params": down.params,
+        "up_counts": up.counts,
+        "up_bytes": up.bytes,
+        "down_bytes": down.bytes,
+    }
 
 
 def summary(

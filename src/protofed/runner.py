@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from protofed import checkpoint
-from protofed.config import MAY_CHANGE, Config
+from protofed.config import MAY_CHANGE, Config, changed
 from protofed.engines.choice import compilable, engine, resolved
 from protofed.engines.engine import Asked, Engine, Part, Score
 from protofed.errors import UserError
@@ -18,8 +18,8 @@ from protofed.folder import Folder, uninterrupted
 from protofed.measures.accuracy import tally
 from protofed.measures.personal import Personal, by_client
 from protofed.members import Members
-from protofed.messages import Size, interned, size
-from protofed.results import Result, Row, State, accuracies, client_rows, mean_terms, spread, summary, ways
+from protofed.messages import interned
+from protofed.results import Result, Row, State, accuracies, client_rows, costs, mean_terms, spread, summary, ways
 from protofed.roster import roster
 from protofed.threads import one_thread
 from protofed.trust.guard import sift
@@ -99,18 +99,6 @@ def admit(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
         )
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What differs between two experiments and matters: keys, or whole sections where another thing is named."""
-    different = []
-    for section, old in before.items():
-        new = after[section]
-        if isinstance(old, list) or isinstance(new, list) or old.get("name") != new.get("name"):
-            different += [section] if repr(old) != repr(new) else []  # repr: 1 client a round is not the share 1.0
-        else:
-            different += [f"{section}.{key}" for key in old if repr(old[key]) != repr(new[key])]
-    return [key for key in different if key not in MAY_CHANGE]
-
-
 class Runner:
     """The state of a run between rounds."""
 
@@ -127,6 +115,8 @@ class Runner:
         self.notes = list(members.notes)
         if config.engine.compile and not compilable(config):
             self.notes.append("engine.compile: there is no C++ compiler here, so steps run as they are")
+        if config.run.trace_every and self.method.known(self.server) is None:
+            self.notes.append(f"run.trace_every: {config.method_name} has no prototypes to keep a trace of")
         if folder:
             try:
                 with uninterrupted():
@@ -158,6 +148,8 @@ class Runner:
         folder.checkpoints.mkdir(exist_ok=True)
         if len(self.rounds) < self.config.run.rounds:
             folder.unfinish()
+        if every := self.config.run.trace_every:  # what was traced because it was to be the last round
+            folder.untrace(n for n in folder.traced() if n >= len(self.rounds) and not self.due(n, every))
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
         if not self.rounds:  # so that there is always one to go back to
@@ -169,7 +161,7 @@ class Runner:
 
     def due(self, number: int, every: int) -> bool:
         """Is what is done every so many rounds, and after the last one, done after round `number` (from 1)?"""
-        return number % every == 0 or number == self.config.run.rounds
+        return every > 0 and (number % every == 0 or number == self.config.run.rounds)
 
     def as_if_uninterrupted(self, row: Row) -> Row:
         """A round that was tested only because it was to be the last one, without its test."""
@@ -192,6 +184,8 @@ class Runner:
             if self.folder:
                 with uninterrupted():
                     self.folder.add_round(row)
+                    if self.due(number + 1, self.config.run.trace_every) and (own := self.method.known(self.server)):
+                        self.folder.write_trace(number + 1, own)
                     if self.due(number + 1, self.config.run.checkpoint_every):
                         self.store(self.folder)
             if watcher:
@@ -235,17 +229,7 @@ class Runner:
         row["miou"] = None
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
-        up, down = (
-            sum(map(size, messages), Size())
-            for messages in ([report.upload.message for report in reports], downs.values())
-        )
-        row |= {
-            "up_params": up.params,
-            "down_params": down.params,
-            "up_counts": up.counts,
-            "up_bytes": up.bytes,
-            "down_bytes": down.bytes,
-        }
+        row |= costs([report.upload.message for report in reports], downs.values())
         if self.config.system.slow:
             row["slow"] = {str(client): done for client, done in slow.items()}
             row["late"] = [client for client in sampled if client not in clients]

@@ -39,6 +39,8 @@ class Run:
     """test the clients every so many rounds, and after the last one"""
     checkpoint_every: Annotated[int, Ge(1)] = 1
     """store the state every so many rounds, and after the last one: what --resume goes on from"""
+    trace_every: Annotated[int, Ge(0)] = 0
+    """keep the server's prototypes in trace/ every so many rounds, and after the last one; 0: never"""
 
 
 @dataclass(frozen=True)

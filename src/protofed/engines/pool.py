@@ -193,13 +193,18 @@ def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return json.loads(connection.recv_bytes()), load(connection.recv_bytes())
 
 
-def serve(inner: Loop, connection: Connection, others: Sequence[Connection], parent: int) -> None:
-    """A worker's life: take a job, do it, answer; it ends with the parent, however that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+def ends_with(parent: int) -> None:
+    """From now on this process does not outlive its parent, however that ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
-        return
+        os._exit(1)
+
+
+def serve(inner: Loop, connection: Connection, others: Sequence[Connection], parent: int) -> None:
+    """A worker's life: take a job, do it, answer; it ends with the parent, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    ends_with(parent)
     for other in others:
         other.close()
     torch.set_num_threads(1)

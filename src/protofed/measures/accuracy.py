@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 Reporting = Literal["clients", "running"]
 
 
+def predicted(scores: Tensor) -> Tensor:
+    """The class [n] with the highest of the scores [n, classes]; -1, no answer, where no best one is finite."""
+    best, place = scores.max(-1)
+    return torch.where(torch.isfinite(best), place, -1)
+
+
 def hit(scores: Tensor, y: Tensor) -> Tensor:
     """Which labels [n] have the highest of the scores [n, classes]; a row without a finite best is a miss.
 
     >>> hit(torch.tensor([[1.0, 2.0], [-torch.inf, -torch.inf]]), torch.tensor([1, 0])).tolist()
     [True, False]
     """
-    best, predicted = scores.max(-1)
-    return (predicted == y) & torch.isfinite(best)
+    return predicted(scores) == y
 
 
 @torch.no_grad()
@@ -56,3 +61,23 @@ def over_clients(
         return None
     share = right / asked if reporting == "clients" else np.cumsum(right) / np.cumsum(asked)
     return {"mean": float(share.mean()), "std": float(share.std())}
+
+
+def evenness(values: Sequence[float]) -> dict[str, float] | None:
+    """How evenly clients fare: mean, standard deviation, the mean of the worst tenth (rounded up), Jain's index.
+
+    Jain et al. 1984: (sum x)^2 / (n sum x^2), from 1/n, one client has everything, to 1, all have the same.
+
+    >>> evenness([0.0, 1.0])
+    {'mean': 0.5, 'std': 0.5, 'worst_tenth': 0.0, 'jain': 0.5}
+    """
+    if not len(values):
+        return None
+    share = np.sort(np.asarray(values, dtype=float))
+    squares = len(share) * float(np.square(share).sum())
+    return {
+        "mean": float(share.mean()),
+        "std": float(share.std()),
+        "worst_tenth": float(share[: -(-len(share) // 10)].mean()),
+        "jain": float(share.sum()) ** 2 / squares if squares else 1.0,
+    }

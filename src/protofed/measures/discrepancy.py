@@ -56,12 +56,15 @@ def feature_discrepancy(ours: float, baseline: float) -> float:
 
 
 def gradient_dissimilarity(
-    net: Net, params: Params, parts: Sequence[Examples], loss: Callable[[Tensor, Batch], Tensor]
-) -> float:
+    net: Net, params: Params, parts: Sequence[Examples], loss: Callable[[Tensor, Batch], Tensor],
+    answer: Callable[[Params, Tensor], Tensor] | None = None,
+) -> float:  # fmt: skip
     """Fig. 2, third row: the mean over clients of ||grad L_k - grad L||^2, without dropout.
 
-    grad L weighs clients by their examples (Eq. 1); clients without any are left out. `loss` is a batch's mean.
+    grad L weighs clients by their examples (Eq. 1); clients without any are left out. `loss` is a batch's mean,
+    from the logits that `answer` gives, or the net.
     """
+    logits = answer or (lambda params, x: net(params, x)[1])
     names = sorted(name for name in params if net.trains(name, params[name]))
     grads, sizes = [], []
     for part in parts:
@@ -70,7 +73,7 @@ def gradient_dissimilarity(
         own = torch.zeros(sum(params[name].numel() for name in names), dtype=torch.double)
         for x, y in part.batches(EVALUATE):
             leaves = {name: params[name].detach().requires_grad_() for name in names}
-            value = loss(net({**params, **leaves}, x)[1], Batch.of(x, y))
+            value = loss(logits({**params, **leaves}, x), Batch.of(x, y))
             found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
             own += torch.cat([grad.flatten() for grad in found]).double() * len(y) / len(part)
         grads.append(own)

@@ -104,6 +104,11 @@ class FedNH(Method[Weights, Weights, Sent, Nothing]):
         body = average([upload.message.params for upload in uploads], [1] * len(uploads))  # line 9
         return Weights(server.params | body | {name: after.float()})
 
+    def known(self, server: Weights) -> Prototypes:
+        """The head's rows."""
+        rows = server.params[head_of(server.params)].unsqueeze(1)
+        return Prototypes(rows, torch.ones(rows.shape[:2]))
+
     def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: Nothing) -> Scores:
         return {"head": self.logits(net, params, x)}
 

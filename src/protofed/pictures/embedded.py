@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.local import take_part
 from protofed.members import Members
-from protofed.methods.fednh import FedNH, head_of
+from protofed.methods.fednh import FedNH
 from protofed.methods.protomargin import ProtoMargin
 from protofed.pictures.runs import Run
 from protofed.prototypes import Prototypes
@@ -64,13 +63,9 @@ class Embedded(NamedTuple):
 
 
 def server_prototypes(result: Result) -> Prototypes | None:
-    """The server's prototypes in the space of the embeddings; fednh's are the rows of its head."""
-    state = result.state
-    if isinstance(state.config.method, FedNH):
-        rows = state.server.params[head_of(state.server.params)]
-        return Prototypes(rows.unsqueeze(1), torch.ones(len(rows), 1))
+    """The server's prototypes, if they are of the size of the embeddings."""
     found = result.prototypes
-    return found if found is not None and found.mean.shape[-1] == state.members.nets[0].dim else None
+    return found if found is not None and found.mean.shape[-1] == result.state.members.nets[0].dim else None
 
 
 def comparable(result: Result) -> Prototypes:
