@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,18 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from protofed import cli, draws
+from protofed import cli, draws, sweep
 from protofed.config import Config
 from protofed.data.images import PETS
+from protofed.folder import Folder
 from protofed.pictures import bands, catalogue, clients, curves, embedded, scatter, similarity
 from protofed.pictures.page import COLOURS, look, write
 from protofed.pictures.runs import Run, grouped, titles
 from protofed.runner import run
+from protofed.statistics import Row
 
 SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
 SPIRAL = ["data.name=spiral", "net.name=mlp_spiral", "data.limit=300", "partition.name=iid", "run.eval_every=3"]
 MADE = {
-    "fedproto": [],
+    "fedproto": ["run.trace_every=1"],
     "fedproto-1": ["run.seed=1"],
     "fedavg": ["method.name=fedavg"],
     "local": ["method.name=local"],
@@ -37,6 +40,9 @@ def folder(tmp_path_factory) -> Path:
     where = tmp_path_factory.mktemp("pictures")
     for name, words in MADE.items():
         run(Config.load(None, [*SMALL, *words]), where / name)
+    (where / "sweep").mkdir()
+    rows = [Row(f"method.pull={pull}", {"by head": {0: 0.5, 1: 0.6}}) for pull in (0, 1)]
+    (where / "sweep" / "sweep.json").write_text(json.dumps(sweep.as_json(rows)))
     return where
 
 
@@ -72,6 +78,8 @@ SHOWN = {
     "similarity": ["fedproto", "fednh"],
     "embeddings": ["fedproto", "--client", "0", "--client", "2"],
     "attention": ["protomargin"],
+    "margins": ["fedproto"],
+    "sweep": ["sweep"],
     "spiral": ["spiral", "--client", "1", "--client", "3"],
 }
 
@@ -299,3 +307,17 @@ def test_pca_keeps_distances_in_the_plane_and_always_the_same_signs():
 
 def test_seventy_classes_look_different():
     assert len({look(label) for label in range(70)}) == 70
+
+
+def test_margins_are_those_of_the_traced_prototypes(folder):
+    own = Run.load(folder / "fedproto")
+    (line,) = curves.margins([own]).axes[0].lines
+    last = Folder(folder / "fedproto").trace()[-1][1]
+    held = last.mean[last.support[:, 0] > 0, 0]
+    apart = torch.cdist(held, held).sum(1) / (len(held) - 1)
+    assert line.get_ydata()[-1] == pytest.approx(float(apart.mean()), rel=1e-4)
+
+
+def test_a_sweep_is_read_as_it_was_written(folder):
+    (first, second) = sweep.read(folder / "sweep")
+    assert (first.setting, second.figures) == ("method.pull=0", {"by head": {0: 0.5, 1: 0.6}})

@@ -16,7 +16,8 @@ import pytest
 from protofed import sweep
 from protofed.compare import by_setting
 from protofed.errors import UserError
-from protofed.pictures.sweep import draw, numbers
+from protofed.pictures.page import write
+from protofed.pictures.sweep import numbers, picture
 from protofed.statistics import Interval, Row, paired
 from test_cli import protofed as command  # noqa: F401
 
@@ -135,7 +136,7 @@ def test_a_grid_of_two_keys_is_drawn(tmp_path):
         for name in ("p", "q")
     ]
     for ending in ("png", "svg"):
-        draw(rows, tmp_path / f"s.{ending}")
+        write(picture(rows), tmp_path / f"s.{ending}")
         assert (tmp_path / f"s.{ending}").stat().st_size > 5000
 
 

@@ -16,7 +16,8 @@ def draw(
         str,
         typer.Option(
             "--what",
-            help="curves, losses, cost, clients, partition, tsne, pca, similarity, embeddings, attention or spiral.",
+            help="curves, losses, cost, clients, partition, tsne, pca, similarity, embeddings, attention, margins, "
+            "sweep or spiral.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The picture, .png or .svg; never an existing file.")],
@@ -35,14 +36,13 @@ def draw(
     from protofed.folder import must_be_new
     from protofed.pictures.catalogue import PICTURES, Wishes
     from protofed.pictures.page import must_be_a_picture, write
-    from protofed.pictures.runs import Run
 
     if what not in PICTURES:
         raise UserError(f'--what: there is no picture "{what}". {did_you_mean(what, PICTURES)}')
     must_be_new(out)
     must_be_a_picture(out)
     wishes = Wishes(window, tuple(client or ()), tuple(by) if by else Wishes().by)
-    picture = PICTURES[what].draw([Run.load(folder) for folder in folders], wishes)
+    picture = PICTURES[what].draw([PICTURES[what].load(folder) for folder in folders], wishes)
     out.parent.mkdir(parents=True, exist_ok=True)
     write(picture, out)
     print(f"{what}: {PICTURES[what].about}. Written to {out}.")

@@ -42,7 +42,8 @@ def sweep(
     from protofed import sweep as sweeping
     from protofed.compare import over_seeds
     from protofed.folder import write
-    from protofed.pictures.sweep import draw
+    from protofed.pictures.page import write as write_picture
+    from protofed.pictures.sweep import picture
     from protofed.screen import duration, percent, say
 
     if out is None or not grid:
@@ -67,7 +68,7 @@ def sweep(
         raise typer.Exit(130) from None
     found = sweeping.rows(jobs)
     write(out / "sweep.json", json.dumps(sweeping.as_json(found), indent=2).encode())
-    draw(found, out / "sweep.png")
+    write_picture(picture(found), out / "sweep.png")
     if as_json:
         print(json.dumps(sweeping.as_json(found), indent=2))
         return

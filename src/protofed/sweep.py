@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from protofed.asked import with_data
 from protofed.config import Config
 from protofed.engines.pool import ends_with
 from protofed.errors import UserError
 from protofed.folder import Folder, read_json, write
-from protofed.members import Members
 from protofed.prototypes import Prototypes
 from protofed.results import Result
 from protofed.runner import run
@@ -89,14 +89,8 @@ def finished(out: Path, config: Config) -> dict[str, Any]:
             raise UserError(f"{out} is of another experiment. Give another --out, or remove it.")
     result = None if (out / "result.json").exists() else run(config, out, resume=before.exists())
     if not (out / EXTRA).exists():
-        write(out / EXTRA, json.dumps({"distance": distance(result or with_data(out))}).encode())
+        write(out / EXTRA, json.dumps({"distance": distance(result or Result.load(out))}).encode())
     return Folder(out).result()
-
-
-def with_data(out: Path) -> Result:
-    """A finished run with the data it was made of."""
-    result = Result.load(out)
-    return replace(result, state=result.state._replace(members=Members.of(result.state.config)))
 
 
 def distance(result: Result) -> float | None:
@@ -104,9 +98,9 @@ def distance(result: Result) -> float | None:
     known = result.prototypes
     if known is None or known.mean.shape[1] != 1 or not result.summary["accuracy"]["prototype"]:
         return None
-    found = []
-    for client, train in enumerate(result.state.members.train):
-        held = result.state.model(client)
+    found, state = [], with_data(result)
+    for client, train in enumerate(state.members.train):
+        held = state.model(client)
         own = Prototypes.of(*held.net.features(held.params, train), classes=len(known.mean))
         both = (own.support[:, 0] > 0) & (known.support[:, 0] > 0)
         found.append((own.mean[both, 0] - known.mean[both, 0]).norm(dim=-1))
@@ -140,6 +134,20 @@ def figures(out: Path) -> Iterator[tuple[str, float]]:
     yield from figures_of(Folder(out).result())
     if (found := read_json(out / EXTRA, "distance")["distance"]) is not None:
         yield "prototype distance", found
+
+
+def read(folder: Path) -> list[Row]:
+    """The rows of a finished sweep."""
+    if not (folder / "sweep.json").is_file():
+        raise UserError(f"{folder} is not the folder of a finished sweep: it has no sweep.json. Give its --out.")
+    stored = json.loads((folder / "sweep.json").read_text())
+    return [
+        Row(
+            " ".join(f"{key}={value}" for key, value in one["setting"].items()),
+            {name: {int(seed): value for seed, value in of["seeds"].items()} for name, of in one["figures"].items()},
+        )
+        for one in stored
+    ]
 
 
 def best(found: Sequence[Row]) -> Row | None:

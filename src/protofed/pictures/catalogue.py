@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.pictures import clients, curves, partition, scatter, similarity, spiral
+from protofed.pictures import clients, curves, partition, scatter, similarity, spiral, sweep
 from protofed.pictures.runs import Run
+from protofed.statistics import Row
+from protofed.sweep import read
 
 
 class Wishes(NamedTuple):
@@ -22,7 +25,8 @@ class Wishes(NamedTuple):
 
 class Picture(NamedTuple):
     about: str
-    draw: Callable[[Sequence[Run], Wishes], Figure]
+    draw: Callable[[Sequence[Any], Wishes], Figure]
+    load: Callable[[Path], Any] = Run.load
 
 
 def shared_out(runs: Sequence[Run], wishes: Wishes) -> Figure:
@@ -30,6 +34,13 @@ def shared_out(runs: Sequence[Run], wishes: Wishes) -> Figure:
     if len(runs) > 1:
         raise UserError(f"A partition is drawn of one run; got {len(runs)}.")
     return partition.picture(runs[0].members(), f"{runs[0].data}, {runs[0].config.partition_name}")
+
+
+def swept(sweeps: Sequence[list[Row]], wishes: Wishes) -> Figure:
+    """Of one sweep."""
+    if len(sweeps) > 1:
+        raise UserError(f"A sweep is drawn by itself; got {len(sweeps)} folders.")
+    return sweep.picture(sweeps[0])
 
 
 PICTURES: dict[str, Picture] = {
@@ -43,5 +54,7 @@ PICTURES: dict[str, Picture] = {
     "similarity": Picture("cosines between the server's prototypes", lambda runs, w: similarity.similarity(runs)),
     "embeddings": Picture("some clients side by side", lambda runs, w: scatter.embeddings(runs, w.clients)),
     "attention": Picture("how much each client counts (protomargin)", lambda runs, w: clients.attention(runs)),
+    "margins": Picture("how far prototypes are apart, over rounds", lambda runs, w: curves.margins(runs)),
+    "sweep": Picture("accuracy under varying values (DIR is a sweep's)", swept, read),
     "spiral": Picture("embeddings of two dimensions", lambda runs, w: spiral.spiral(runs, w.clients)),
 }

@@ -8,6 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
+from protofed.folder import Folder
+from protofed.measures.geometry import centres
+from protofed.measures.margins import aggregate_mean_margin
 from protofed.pictures import bands
 from protofed.pictures.runs import Run, grouped
 
@@ -99,3 +102,22 @@ def cost(runs: Sequence[Run], ways: Sequence[str] = WAYS, window: int = 1) -> Fi
         log_along=bool(lines), levels=levels,
     )  # fmt: skip
     return bands.picture([panel], window=window)
+
+
+def margins(runs: Sequence[Run]) -> Figure:
+    """The aggregate mean margin of the server's prototypes (prototype-guided FL, Eq. 15) over the rounds traced."""
+    traced = []
+    for run in runs:
+        kept = dict(Folder(run.folder).trace())
+        apart = {number: aggregate_mean_margin(centres(held)) for number, held in kept.items()}
+        traced.append(run._replace(rounds=[{**row, "margin": apart.get(row["round"])} for row in run.rounds]))
+    found = {title: got for title, group in grouped(traced).items() if (got := values(group, "margin"))}
+    if not found:
+        raise UserError("None of these runs has a trace of its prototypes: run with --set run.trace_every=5.")
+    panel = bands.Panel(
+        about(runs),
+        {title: rounds for title, (rounds, _) in found.items()},
+        {title: got for title, (_, got) in found.items()},
+        upward="mean distance to other classes",
+    )
+    return bands.picture([panel])

@@ -2,78 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from protofed.pictures.page import COLOURS, STYLES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from matplotlib.axes import Axes
-
-    from protofed.statistics import Row
+from protofed.errors import UserError
+from protofed.pictures.page import COLOURS, MARKS, STYLES, lettered, open_axes, panels
+from protofed.statistics import Row
 
 ACCURACIES = ("by head", "by prototype", "server")
+APART = "prototype distance"
 
 
-def draw(found: Sequence[Row], out: Path) -> None:
-    """Write it; the first key of the grid is the axis, each combination of the others a line."""
-    key, *_ = (found[0].setting or "=").split("=")
-    values = list(dict.fromkeys(axis_value(row) for row in found))
+@lettered
+def picture(found: Sequence[Row]) -> Figure:
+    """The first key of the grid is the axis, each combination of the others a line; means and 95 % intervals."""
+    key = found[0].setting.partition("=")[0]
     names = [name for name in ACCURACIES if any(name in row.figures for row in found)]
-    apart = any("prototype distance" in row.figures for row in found)
-    picture, axes = plt.subplots(1, 1 + apart, figsize=(4.6 * (1 + apart), 3.2), squeeze=False)
-    lines(axes[0, 0], found, values, names, 100.0)
-    axes[0, 0].set(ylabel="accuracy, %", xlabel=key)
+    apart = any(APART in row.figures for row in found)
+    made, axes = panels(1 + apart, 1, 1.9)
+    lines(axes[0], found, names, 100.0)
+    axes[0].set(ylabel="accuracy in %", xlabel="" if apart else key)
     if apart:
-        lines(axes[0, 1], found, values, ["prototype distance"], 1.0)
-        axes[0, 1].set(ylabel="distance of local to global prototypes", xlabel=key)
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
-        axis.legend(frameon=False, fontsize=8)
-    picture.tight_layout()
-    picture.savefig(out, dpi=150)
-    plt.close(picture)
+        lines(axes[1], found, [APART], 1.0)
+        axes[1].set(ylabel="distance of local\nto global prototypes", xlabel=key)
+    for axis in axes:
+        open_axes(axis)
+    made.tight_layout()
+    handles, labels = axes[0].get_legend_handles_labels()
+    columns = 1 if max(map(len, labels)) > 24 else 3
+    made.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.01), ncols=columns, frameon=False)
+    return made
 
 
-def lines(axis: Axes, found: Sequence[Row], values: list[str], names: Sequence[str], scale: float) -> None:
-    """Means over seeds with their 95 % intervals."""
-    places = numbers(values)
+def lines(axis: Axes, found: Sequence[Row], names: Sequence[str], scale: float) -> None:
+    """A line for each name and each combination of the grid's other keys."""
+    places = numbers(list(dict.fromkeys(axis_value(row) for row in found)))
     others = list(dict.fromkeys(" ".join(row.setting.split()[1:]) for row in found))
     for number, other in enumerate(others):
-        mine = {axis_value(row): row for row in found if " ".join(row.setting.split()[1:]) == other}
-        for style, name in enumerate(names):
-            told = [(places[value], row.interval(name)) for value, row in mine.items()]
-            there = [(place, one.mean, one.half or 0.0) for place, one in told if one]
-            if not there:
-                continue
-            x, y, half = np.array(there).T
-            colour = COLOURS[(number * len(names) + style) % len(COLOURS)]
-            label = f"{name}, {other}" if other else name
-            axis.errorbar(
-                x, scale * y, scale * half, fmt=f"o{STYLES[style % len(STYLES)]}", color=colour, capsize=3, label=label,
-                markersize=4,
-            )  # fmt: skip
-    if sorted(places.values()) == list(range(len(places))):
+        mine = [row for row in found if " ".join(row.setting.split()[1:]) == other]
+        for place, name in enumerate(names):
+            told = [(places[axis_value(row)], row.interval(name)) for row in mine]
+            there = sorted((at, one.mean, one.half or 0.0) for at, one in told if one)
+            if there:
+                x, y, half = np.array(there).T
+                kind = number * len(names) + place
+                look = f"{MARKS[kind % len(MARKS)]}{STYLES[place % len(STYLES)]}"
+                axis.errorbar(
+                    x, scale * y, scale * half, fmt=look, color=COLOURS[kind % len(COLOURS)], capsize=2, markersize=3,
+                    linewidth=1.2, label=f"{name}, {other}" if other else name,
+                )  # fmt: skip
+    if not all(map(is_number, places)):
         axis.set_xticks(list(places.values()), list(places))
 
 
 def axis_value(row: Row) -> str:
     """The value of the grid's first key."""
-    return row.setting.split()[0].partition("=")[2] if row.setting else ""
+    if not row.setting:
+        raise UserError("This sweep has no grid: there is nothing along which to draw it.")
+    return row.setting.split()[0].partition("=")[2]
+
+
+def is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def numbers(values: Sequence[str]) -> dict[str, float]:
     """Where values stand on the axis: where they are if they are numbers, else side by side."""
-    try:
+    if all(map(is_number, values)):
         return {value: float(value) for value in values}
-    except ValueError:
-        return {value: float(place) for place, value in enumerate(values)}
+    return {value: float(place) for place, value in enumerate(values)}
