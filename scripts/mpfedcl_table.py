@@ -1,8 +1,9 @@
 """MP-FedCL beside its paper: the tables of docs/results/mpfedcl.md.
 
-    python scripts/mpfedcl_table.py [mnist] [digit5] [office] [k] [alpha] [clients] [--encoder FILE]
+    python scripts/mpfedcl_table.py [mnist] [domains] [labels] [k] [alpha] [clients] [--encoder FILE]
 
-Without a word: all of them. digit5 and office need an encoder (docs/results/mpfedcl.md says how to make one). Runs go to
+Without a word: all of them. mnist: Table VI; domains: Table V, on Digit-5 and Office; labels: Tables VI and VII on these;
+k, alpha, clients: Fig. 5, 8 and 9. All but mnist need an encoder (docs/results/mpfedcl.md says how to make one). Runs go to
 runs/mpfedcl, two at a time; what is finished there is not run again.
 """
 
@@ -131,18 +132,21 @@ def varied(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="mnist, digit5, office, k, alpha, clients")
+    parser.add_argument("what", nargs="*", help="mnist, domains, labels, k, alpha, clients")
     parser.add_argument("--encoder", default="runs/encoder.safetensors", help="of digit5 and office")
     asked = parser.parse_args()
     series, every = Series(asked.encoder), list(METHODS)
-    for what in asked.what or ["mnist", "digit5", "office", "k", "alpha", "clients"]:
+    for what in asked.what or ["mnist", "domains", "labels", "k", "alpha", "clients"]:
         if what == "mnist":
             label_skew(series, "mnist", every)
-        elif what in ("digit5", "office"):
-            label_skew(series, what, every)
-            domain_skew(series, what, every)
+        elif what == "domains":
+            for data in ("digit5", "office"):
+                domain_skew(series, data, every)
+        elif what == "labels":
             half = {"dirichlet 0.5": f"{LABELS} partition.alpha=0.5"}
-            varied(series, "Dirichlet 0.5 (Table VII)", what, every, half)
+            for data in ("digit5", "office"):
+                label_skew(series, data, every)
+                varied(series, "Dirichlet 0.5 (Table VII)", data, every, half)
         elif what == "k":
             for data, k in product(K, (2, 3, 4)):
                 split = {f"k = {k}": f"{LABELS} partition.alpha=0.05"}
@@ -157,7 +161,7 @@ def main() -> None:
             for data in ("mnist", "digit5"):
                 varied(series, "Fig. 9", data, ["mp", "fedavg", "fedproto"], splits)
         else:
-            raise SystemExit(f'There is no "{what}": mnist, digit5, office, k, alpha, clients.')
+            raise SystemExit(f'There is no "{what}": mnist, domains, labels, k, alpha, clients.')
 
 
 if __name__ == "__main__":
