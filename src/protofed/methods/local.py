@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Local(Method[Nothing, Nothing, Nothing, Private]):
-    """Every client trains its own model and shares nothing."""
+    """Every client trains its own model and shares nothing; with partition "pooled" it is the centralised reference."""
 
     def join(self, client: Client) -> Private:
         return Private(client.params)
