@@ -43,10 +43,8 @@ TABLE7 = {
     "office": {"local": "30.89 / 21.47", "fedavg": "22.51 / 30.17", "fedproto": "36.75 / 46.58", "dp": "35.74 / 42.77",
                "sp": "38.44 / 48.88", "mp": "42.98 / 49.70"},
 }  # fmt: skip
-LABELS, DOMAINS = (
-    'partition.name="dirichlet" partition.capped=false partition.smallest=10',
-    'partition.name="by_domain"',
-)
+LABELS = 'partition.name="dirichlet" partition.capped=false partition.smallest=10 data.clients=5'
+DOMAINS = 'partition.name="by_domain"'
 K = {"mnist": 2, "digit5": 4, "office": 4}
 
 
