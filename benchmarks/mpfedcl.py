@@ -23,14 +23,8 @@ from protofed.members import Members
 from protofed.runner import Runner
 from protofed.threads import one_thread
 
-WORDS = [
-    "data.clients=40",
-    'partition.name="iid"',
-    "method.k=4",
-    "data.limit=2000",
-    "engine.workers=1",
-    "eval.personal=false",
-]
+WORDS = ["data.clients=40", 'partition.name="iid"', "data.limit=2000", "engine.workers=1", "eval.personal=false"]
+METHODS = {"fedavg": 'method.name="fedavg"', "mpfedcl": "method.k=4"}
 TURNS = 6
 
 
@@ -80,10 +74,8 @@ def main() -> None:
     members = Members.of(config)
     config = config.counted(len(members))
     runners = {}
-    for name in ("fedavg", "mpfedcl"):
-        own = Config.load(
-            "recipes/mpfedcl-mnist.toml", [*WORDS, *(['method.name="fedavg"'] if name == "fedavg" else [])]
-        )
+    for name, word in METHODS.items():
+        own = Config.load("recipes/mpfedcl-mnist.toml", [*WORDS, word])
         runners[name] = Runner(replace(own, data=config.data), members, None)
         for number in range(2):  # so that the pool is full
             runners[name].one_round(number)

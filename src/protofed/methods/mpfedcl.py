@@ -103,9 +103,9 @@ class MpFedCL(Method[Server, Shared, Shared, Nothing]):
     def against(self, z: Tensor, batch: Batch, pool: Slots) -> Tensor:
         """Eq. (11): in every slot the log-probability of the positives among the classes; the mean over slots."""
         slots, classes, dim = pool.vectors.shape
-        v = F.normalize(z, dim=-1) if self.unit else z
-        scores = (v @ pool.vectors.reshape(-1, dim).T).reshape(-1, slots, classes) / self.temperature
-        scores = scores.masked_fill(pool.seen == 0, -1e9)  # a class that nobody has is neither positive nor negative
+        v = (F.normalize(z, dim=-1) if self.unit else z) / self.temperature
+        floor = ((pool.seen - 1) * 1e9).repeat(slots)  # a class that nobody has is neither positive nor negative
+        scores = torch.addmm(floor, v, pool.vectors.reshape(-1, dim).T).reshape(-1, slots, classes)
         chances = scores.log_softmax(-1).mean(1)  # [n, classes]
         own = (batch.y.unsqueeze(1) == torch.arange(classes, device=z.device)).to(z.dtype)
         wanted = (own if self.positives == "own" else 1 - own) * pool.seen
