@@ -49,13 +49,29 @@ def table1(seeds: range = range(3)) -> None:
     print(
         "\n| method | GM | PM(V) | PM(L) | spread of PM(L) over clients | all | paper: GM / PM(V) / PM(L) |\n|---|---|---|---|---|---|---|"
     )
+    every = {}
     for name, words in METHODS.items():
-        results = [finished(RUNS / f"{name}-{seed}", RECIPE, f"run.seed={seed} {words}") for seed in seeds]
+        results = every[name] = [
+            finished(RUNS / f"{name}-{seed}", RECIPE, f"run.seed={seed} {words}") for seed in seeds
+        ]
         ways = {"": ()} | ({", by prototype": ("prototype",)} if name == "fedproto" else {})
         for told, way in ways.items():
             cells = [column(results, "personal", *way, key) for key in ("v", "l", "l_std", "all")]
             shared = column(results, "global", "accuracy")
             print(f"| {name}{told} | {shared} | {' | '.join(cells)} | {PAPER[name]} |")
+    print("\n| | GM | PM(V) | PM(L) |\n|---|---|---|---|")
+    for ours, theirs in (("fednh", "fedavg"), ("fednh", "local"), ("fedavg", "local"), ("fedproto", "local")):
+        cells = [
+            difference(every[ours], every[theirs], *keys)
+            for keys in (("global", "accuracy"), ("personal", "v"), ("personal", "l"))
+        ]
+        print(f"| {ours} - {theirs} | {' | '.join(cells)} |")
+
+
+def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], section: str, key: str) -> str:
+    """How much better, seed by seed."""
+    pairs = [(a[section][key], b[section][key]) for a, b in zip(ours, theirs, strict=True)]
+    return "" if any(None in pair for pair in pairs) else Interval.of([a - b for a, b in pairs]).percent("+")
 
 
 def protocol() -> None:
