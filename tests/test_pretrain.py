@@ -228,6 +228,13 @@ def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(
     x = (halves().test.x.float().expand(-1, 3, -1, -1) / 255 - mean) / std  # not by its own 0.1 and 0.2
     expected = net.embed(weights.read(tmp_path / "e.safetensors"), channels_last(x))
     torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
+    features = data.train.x.double().numpy()
+    varied = features.std(0) > 1e-8
+    x, _ = data.train.take(torch.arange(len(data.train)))
+    np.testing.assert_allclose(x.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(x.std(0, correction=0), varied, atol=1e-3)  # 1, and 0 where nothing varies
+    raw = (data.test.x.double().numpy() - features.mean(0)) / np.where(varied, features.std(0), 1)
+    np.testing.assert_allclose(data.test.take(torch.arange(2))[0], raw[:2], atol=1e-4)  # by the training features
     assert len(list((tmp_path / "cache").iterdir())) == 1
     code, out, _ = command(
         "run", "--set", "data.name=halves", "--set", "data.encoder=e.safetensors", "--set", "net.name=mlp_features",

@@ -53,10 +53,12 @@ def encoded(data: Dataset, path: str) -> Dataset:
         np.save(content, features, allow_pickle=False)
         file.parent.mkdir(parents=True, exist_ok=True)
         write(file, content.getvalue())
+    seen = Examples.of(features[: len(train)], train.labels.numpy()).by_own_statistics()  # an encoder's vary little
+    unseen = Examples.of(features[len(train) :], test.labels.numpy()).normalised_like(seen)
     return replace(
         data,
-        train=Examples.of(features[: len(train)], train.labels.numpy()),
-        test=Examples.of(features[len(train) :], test.labels.numpy()),
+        train=seen,
+        test=unseen,
         remark=", ".join(filter(None, (data.remark, f"features of {Path(path).name}", weights.origin(about)))),
         normalise="constants",
     )
