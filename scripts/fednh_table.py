@@ -48,7 +48,7 @@ def column(results: list[dict[str, Any]], *keys: str) -> str:
 
 def table1(seeds: range = range(3)) -> None:
     jobs = {
-        (name, seed): (RUNS / f"{name}-{seed}", RECIPE, f"run.seed={seed} engine.workers=1 {words}")
+        (name, seed): (RUNS / f"{name}-{seed}", RECIPE, f"run.seed={seed} run.eval_every=60 engine.workers=1 {words}")
         for seed, (name, words) in product(seeds, METHODS.items())
     }
     two_at_a_time(finished, list(jobs.values()))

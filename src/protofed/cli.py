@@ -18,6 +18,7 @@ from protofed.cli_measure import measure
 from protofed.cli_models import export, join, predict
 from protofed.cli_pretrain import pretrain
 from protofed.cli_prototypes import prototypes
+from protofed.cli_reproduce import reproduce
 from protofed.cli_sweep import sweep
 from protofed.errors import UserError
 
@@ -176,7 +177,7 @@ def init(
 
 
 app.add_typer(data_app, name="data")
-for command in (predict, export, join, draw, measure, pretrain, prototypes, sweep):
+for command in (predict, export, join, draw, measure, pretrain, prototypes, reproduce, sweep):
     app.command()(command)
 
 
