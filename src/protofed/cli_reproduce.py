@@ -1,0 +1,133 @@
+"""`protofed reproduce`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from protofed.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from protofed.sweep import Job
+
+
+def reproduce(
+    name: Annotated[Optional[str], typer.Argument(help="A table or figure of --list, e.g. fedproto-table1.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version, in minutes.")] = False,
+    seeds: Annotated[Optional[int], typer.Option("--seeds", min=1, help="Seeds 0, 1, ...; default: 3.")] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the runs and the tables go; runs that are there are not made again.")
+    ] = Path("runs/reproduce"),
+    listed: Annotated[bool, typer.Option("--list", help="Every table and figure of the four papers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Make a table or figure of the papers, ours beside theirs, from runs that are made two at a time.
+
+    The same command goes on where an interrupted one stopped.
+    """
+    from rich.console import Console
+
+    from protofed.reproduce.fedproto import STUDIES
+
+    if listed or name is None:
+        show_list(as_json)
+        return
+    if name not in STUDIES:
+        from protofed.reproduce.papers import ENTRIES
+
+        known = next((entry for entry in ENTRIES if entry.name == name), None)
+        if known:
+            raise UserError(f"{name} is not made by this command: {known.state}. {known.how}")
+        raise UserError(f'There is no study "{name}". {did_you_mean(name, STUDIES)}')
+    make(name, quick, seeds or STUDIES[name].seeds, out, as_json, Console(stderr=as_json))
+
+
+def show_list(as_json: bool) -> None:
+    """Every table and figure with its state."""
+    from protofed.reproduce.papers import ENTRIES
+
+    if as_json:
+        print(json.dumps([entry._asdict() for entry in ENTRIES], indent=2))
+        return
+    wide = max(len(entry.name) for entry in ENTRIES)
+    for paper in dict.fromkeys(entry.paper for entry in ENTRIES):
+        print(f"{paper}:")
+        for entry in ENTRIES:
+            if entry.paper == paper:
+                print(f"  {entry.name:<{wide}}  {entry.shows}\n  {'':<{wide}}    {entry.state}. {entry.how}")
+
+
+def make(name: str, quick: bool, seeds: int, out: Path, as_json: bool, console: Console) -> None:
+    """Run what is missing, then show and write what was found."""
+    from protofed import sweep
+    from protofed.folder import write
+    from protofed.pictures.page import write as write_picture
+    from protofed.reproduce import page
+    from protofed.reproduce.fedproto import STUDIES
+    from protofed.reproduce.study import as_json as kept
+    from protofed.reproduce.study import seen
+    from protofed.screen import say
+
+    study = STUDIES[name]
+    jobs = study.jobs(out, seeds, quick)
+    watch = Watch(console, jobs, f"{study.title}{', made small' if quick else ''}")
+    try:
+        sweep.done(jobs, watch.told)
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    small = study.smaller(quick)
+    found = [seen(cell, {seed: cell.out(out, seed, small) for seed in range(seeds)}) for cell in study.chosen(quick)]
+    told, stem = kept(study, found, quick), f"{name}{'-quick' if quick else ''}"
+    files = [f"{stem}.md", f"{stem}.json"]
+    write(out / files[0], page.page(study, found, seeds, quick).encode())
+    write(out / files[1], json.dumps(told, indent=1).encode())
+    if study.picture:
+        files.append(f"{stem}.png")
+        write_picture(study.picture(jobs), out / files[-1])
+    if as_json:
+        print(json.dumps(told, indent=1))
+        return
+    console.print(page.rich_table(*page.grid(found)))
+    say(console, page.ACCURACY)
+    if study.sent:
+        console.print(page.rich_table(*page.details(study, found)))
+        say(console, page.SPREAD)
+    for line in page.verdict(found):
+        say(console, line)
+    for line in study.known:
+        say(console, f"Known difference: {line}")
+    say(console, f"Written to {shlex.quote(str(out))}: {', '.join(files)}, and a run folder for each run.")
+
+
+class Watch:
+    """Progress over all runs; what was there already does not count for the estimate."""
+
+    def __init__(self, console: Console, jobs: list[Job], title: str) -> None:
+        from protofed.screen import say
+
+        self.console, self.total, self.ended, self.began = console, len(jobs), 0, time.perf_counter()
+        self.there = {job.out for job in jobs if (job.out / "result.json").exists()}
+        self.left = self.total - len(self.there)
+        say(console, f"{title}: {self.total} runs, {self.left} are to be made, two at a time.")
+
+    def told(self, job: Job, result: dict[str, Any]) -> None:
+        from protofed.screen import duration, percent, say
+
+        if job.out in self.there:
+            return
+        self.ended += 1
+        left = (time.perf_counter() - self.began) / self.ended * (self.left - self.ended)
+        accuracy = percent(result["accuracy"]["head"])
+        say(
+            self.console,
+            f"{self.ended}/{self.left}  {job.setting}, seed {job.seed}: {accuracy} by head  left {duration(left)}",
+        )

@@ -1,0 +1,183 @@
+"""A table or figure of a paper as runs: what each of its cells is, and what the finished runs say of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from protofed.config import Config
+from protofed.errors import UserError
+from protofed.folder import Folder
+from protofed.measures.accuracy import over_clients
+from protofed.statistics import Interval, paired
+from protofed.sweep import Job
+
+NEAR, LAST = 0.005, 10
+"""A run has converged in the first round that is as good as the mean of its last ten, less half a point."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of a table: runs of a recipe that differ in their seeds."""
+
+    row: str
+    column: str
+    recipe: str  # its name in recipes/, without .toml
+    words: tuple[str, ...] = ()  # what is changed in it, "section.key=value"
+    paper: str = ""  # "95.04 ± 6.48"; nothing if the paper has no such cell
+    way: str = "head"  # or "prototype": by what it predicts
+
+    def out(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> Path:
+        """The folder of a run; cells of several studies that are the same runs share it."""
+        folder = "+".join((*self.words, *smaller)).replace("/", "_").replace('"', "") or "as-it-is"
+        return root / self.recipe / folder / f"seed-{seed}"
+
+    def command(self, seed: int, smaller: Sequence[str] = ()) -> str:
+        """What a reader types to get the run again."""
+        words = " ".join(f"--set {shlex.quote(word)}" for word in (*self.words, *smaller, f"run.seed={seed}"))
+        return f"protofed run recipes/{self.recipe}.toml {words}"
+
+    def job(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> Job:
+        file = recipe(self.recipe)
+        config = Config.load(file, [*self.words, *smaller, f"run.seed={seed}", "engine.workers=1"])
+        return Job(f"{self.row}, {self.column}", seed, self.out(root, seed, smaller), config)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or figure, and how it is made small."""
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    quick: tuple[str, ...]  # changes that make every run short
+    quick_columns: tuple[str, ...]
+    known: tuple[str, ...]  # what is known to differ from the paper
+    sent: Mapping[str, str]  # numbers sent a round, and rounds to converge, as the paper has them, by row
+    picture: Callable[[Sequence[Job]], Figure] | None = None
+    seeds: int = 3
+
+    def chosen(self, quick: bool) -> tuple[Cell, ...]:
+        return tuple(cell for cell in self.cells if not quick or cell.column in self.quick_columns)
+
+    def smaller(self, quick: bool) -> tuple[str, ...]:
+        return self.quick if quick else ()
+
+    def jobs(self, root: Path, seeds: int, quick: bool) -> list[Job]:
+        """All runs, seed by seed, none of them twice."""
+        made: dict[Path, Job] = {}
+        for seed in range(seeds):
+            for cell in self.chosen(quick):
+                job = cell.job(root, seed, self.smaller(quick))
+                made.setdefault(job.out, job)
+        return list(made.values())
+
+
+class Seen(NamedTuple):
+    """What the runs of a cell gave."""
+
+    cell: Cell
+    accuracy: dict[int, float]  # by seed: the mean over clients
+    spread: float  # over clients, the mean over seeds
+    running: float  # the same in the reading of FedProto's authors' code
+    converged: float  # rounds, the mean over seeds
+    sent: float  # numbers, up, from all clients in a round
+
+    @property
+    def interval(self) -> Interval:
+        return Interval.of(list(self.accuracy.values()))
+
+
+def recipe(name: str) -> Path:
+    """The file in ./recipes, else in the source tree that protofed runs from."""
+    for folder in (Path("recipes"), Path(__file__).parents[3] / "recipes"):
+        if (folder / f"{name}.toml").is_file():
+            return folder / f"{name}.toml"
+    raise UserError(f"There is no recipes/{name}.toml. Run this in a checkout of protofed, which has the recipes.")
+
+
+def seen(cell: Cell, folders: Mapping[int, Path]) -> Seen:
+    """From the finished runs of a cell, by seed."""
+    key = f"accuracy_{cell.way}"
+    accuracy, spreads, running, rounds, sent = {}, [], [], [], []
+    for seed, path in folders.items():
+        folder = Folder(path)
+        result = folder.result()
+        tested = [row for row in folder.clients() if row["test"]]
+        right, total = [round(row[key] * row["test"]) for row in tested], [row["test"] for row in tested]
+        accuracy[seed] = result["accuracy"][cell.way]["mean"]
+        spreads.append(result["accuracy"][cell.way]["std"])
+        running.append((over_clients(right, total, "running") or {"std": 0.0})["std"])
+        rounds.append(converged([row[key] for row in folder.rounds() if row.get(key) is not None]))
+        sent.append(result["cost"]["up_params"])
+    return Seen(cell, accuracy, *(float(np.mean(each)) for each in (spreads, running, rounds, sent)))
+
+
+def converged(accuracies: Sequence[float]) -> int:
+    """The first round (from 1) that is as good as the mean of the last ten, less half a point.
+
+    >>> converged([0.1, 0.796, 0.5] + 10 * [0.8])
+    2
+    """
+    goal = float(np.mean(accuracies[-LAST:])) - NEAR
+    return next(number for number, one in enumerate(accuracies, 1) if one >= goal)
+
+
+class Orderings(NamedTuple):
+    """How the paper's orderings of rows within a column fare with us."""
+
+    same: int  # the same, and the 95 % interval of the difference excludes 0
+    reversed: int  # the other way round, with such an interval
+    open: int  # intervals that do not tell
+    told: list[str]  # those reversed
+
+
+def orderings(found: Sequence[Seen]) -> Orderings:
+    """Every pair of rows of a column for which the paper has figures that differ."""
+    same, opposite, open_, told = 0, 0, 0, []
+    for one, other in combinations([each for each in found if each.cell.paper], 2):
+        if one.cell.column != other.cell.column:
+            continue
+        theirs = figure(one.cell.paper) - figure(other.cell.paper)
+        gap = paired(one.accuracy, other.accuracy)
+        if gap is None or theirs == 0:
+            continue
+        if not gap.sure:
+            open_ += 1
+        elif (gap.mean > 0) == (theirs > 0):
+            same += 1
+        else:
+            opposite += 1
+            better, worse = (one, other) if gap.mean > 0 else (other, one)
+            told.append(f"{better.cell.row} above {worse.cell.row} at {one.cell.column}")
+    return Orderings(same, opposite, open_, told)
+
+
+def figure(told: str) -> float:
+    """The mean of a paper's cell.
+
+    >>> figure("95.04 ± 6.48")
+    95.04
+    """
+    return float(told.partition("±")[0])
+
+
+def as_json(study: Study, found: Sequence[Seen], quick: bool) -> dict[str, Any]:
+    """Everything that the tables are made of, small enough to keep."""
+    cells = [
+        {
+            "row": one.cell.row, "column": one.cell.column, "way": one.cell.way, "paper": one.cell.paper or None,
+            "accuracy": {str(seed): value for seed, value in one.accuracy.items()},
+            "spread": one.spread, "running": one.running, "converged": one.converged, "sent": one.sent,
+            "command": one.cell.command(min(one.accuracy), study.smaller(quick)),
+        }
+        for one in found
+    ]  # fmt: skip
+    return {"name": study.name, "quick": quick, "title": study.title, "cells": cells}

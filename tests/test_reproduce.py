@@ -1,0 +1,177 @@
+"""Tables of the papers: what runs give by hand, orderings, what is shown and kept, and two kept figures computed anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from protofed import sweep
+from protofed.catalogue import recipes
+from protofed.config import Config
+from protofed.errors import UserError
+from protofed.reproduce import fedproto, page
+from protofed.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
+from protofed.reproduce.study import Cell, Seen, Study, converged, orderings, recipe, seen
+from test_cli import protofed as command  # noqa: F401
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "docs" / "results" / "data"
+CELLS = (
+    Cell("local", "n = 3", "digits-n3", ("method.name=local",), "90.00 ± 1.00"),
+    Cell("fedproto", "n = 3", "digits-n3", (), "95.00 ± 0.50", "prototype"),
+    Cell("fedproto, by head", "n = 3", "digits-n3", ()),
+    Cell("local", "n = 4", "digits-n3", ("method.name=local", "partition.ways=4"), "89.00 ± 1.00"),
+    Cell("fedproto", "n = 4", "digits-n3", ("partition.ways=4",), "94.00 ± 0.50", "prototype"),
+    Cell("fedproto, by head", "n = 4", "digits-n3", ("partition.ways=4",)),
+)
+SENT = {"local": "0, 0", "fedproto": "4, 100"}
+TINY = Study("tiny", "A table of digits", CELLS, ("run.rounds=2", "data.clients=3"), ("n = 3",), ("Digits.",), SENT)
+
+
+def made(row: str, paper: str, *shares: float, column: str = "n = 3") -> Seen:
+    return Seen(Cell(row, column, "r", (), paper), dict(enumerate(shares)), 0.0, 0.0, 1.0, 0.0)
+
+
+def test_a_run_has_converged_when_it_is_as_good_as_its_end():
+    assert converged([0.5, 0.7, 0.9, *10 * [0.9]]) == 3
+    assert converged([0.5, 0.896, 0.7, *10 * [0.9]]) == 2  # 0.9 - 0.005
+    assert converged([0.9]) == 1
+
+
+def test_orderings_hold_are_reversed_or_cannot_be_told():
+    found = [
+        made("a", "90.0 ± 1", 0.90, 0.91, 0.92),
+        made("b", "80.0 ± 1", 0.80, 0.81, 0.82),  # 10 points below a, always: as the paper has it
+        made("c", "70.0 ± 1", 0.95, 0.96, 0.97),  # above both, always: the other way round
+        made("d", "60.0 ± 1", 0.10, 0.99, 0.50),  # anywhere
+        made("e", "", 1.0, 1.0, 1.0),  # the paper does not have it
+        made("f", "99.0 ± 1", 0.0, 0.0, 0.0, column="n = 4"),  # nobody to compare it with
+    ]
+    same, opposite, open_, told = orderings(found)
+    assert (same, opposite, open_) == (1, 2, 3)
+    assert told == ["c above a at n = 3", "c above b at n = 3"]
+    text = page.verdict(found)
+    assert text[0].startswith("Of the paper's 6 orderings of two methods, 1 hold")
+    assert text[1] == "Reversed: c above a at n = 3; c above b at n = 3."
+    assert orderings([made("a", "90", 0.5), made("b", "80", 0.1)]).open == 1  # one seed tells nothing
+    assert page.verdict([made("a", "", 0.5)]) == []
+
+
+def test_a_cell_is_what_its_runs_say(tmp_path):
+    cell = Cell("fedproto", "n = 3", "r", (), "97.0 ± 0.3", "prototype")
+    for seed, (first, second) in enumerate([(1, 3), (2, 4)]):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        shares = [first / 4, second / 4]
+        spread = {"mean": sum(shares) / 2, "std": 0.25}
+        result = {"accuracy": {"head": None, "prototype": spread}, "cost": {"up_params": 100 + seed}}
+        result |= dict.fromkeys(("method", "dataset", "seed", "rounds", "global", "seconds"))
+        (folder / "result.json").write_text(json.dumps(result))
+        lines = [f"{number},4,{share}" for number, share in enumerate(shares)]
+        (folder / "clients.csv").write_text("\n".join(["client,test,accuracy_prototype", *lines, "2,0,"]) + "\n")
+        rounds = [{"accuracy_prototype": None}, {"accuracy_prototype": 0.1}, {"accuracy_prototype": 0.1}]
+        (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
+    found = seen(cell, {0: tmp_path / "0", 1: tmp_path / "1"})
+    assert found.accuracy == {0: 0.5, 1: 0.75}
+    assert found.spread == 0.25
+    # running averages 1/4, 4/8 and 2/4, 6/8: half their difference is 0.125
+    assert found.running == pytest.approx(0.125)
+    assert (found.converged, found.sent) == (1.0, 100.5)
+
+
+def test_every_cell_is_a_run_that_can_be_made_and_its_command_gives_the_same(tmp_path):
+    for study in fedproto.STUDIES.values():
+        for quick in (False, True):
+            jobs = study.jobs(tmp_path, 1, quick)
+            assert len({job.config.digest() for job in jobs}) == len(jobs)  # none is made twice
+        for cell in study.cells:
+            words = cell.command(0).split()
+            assert words[:2] == ["protofed", "run"]
+            config = Config.load(ROOT / words[2], [word for word in words[3:] if word != "--set"])
+            assert config.digest() == cell.job(tmp_path, 0).config.digest()
+
+
+def test_tables_have_the_papers_rows_and_columns():
+    study = fedproto.STUDIES["fedproto-table1"]
+    assert {cell.column for cell in study.cells} == {"n = 3", "n = 4", "n = 5"}
+    with_paper = {cell.row for cell in study.cells if cell.paper}
+    assert with_paper == set(study.sent) == {*fedproto.BASELINES, "fedproto", "fedproto mixed"}
+    (ours,) = (cell for cell in study.cells if (cell.row, cell.column) == ("fedproto", "n = 4"))
+    assert (ours.paper, ours.words, ours.way) == ("96.80 ± 0.41", ("partition.ways=4",), "prototype")
+
+
+def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(fedproto.STUDIES, "tiny", TINY)
+    code, out, err = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")
+    assert code == 0, err
+    assert "A table of digits, made small: 4 runs, 4 are to be made" in out
+    assert "4/4  " in out
+    assert "Known difference: Digits." in out
+    assert "n = 4" not in out
+    kept = json.loads((tmp_path / "r" / "tiny-quick.json").read_text())
+    assert [(one["row"], one["column"]) for one in kept["cells"]] == [(cell.row, cell.column) for cell in CELLS[:3]]
+    first = json.loads(
+        (tmp_path / "r/digits-n3/method.name=local+run.rounds=2+data.clients=3/seed-1/result.json").read_text()
+    )
+    assert kept["cells"][0]["accuracy"]["1"] == first["accuracy"]["head"]["mean"]
+    text = (tmp_path / "r" / "tiny-quick.md").read_text()
+    assert "# A table of digits\n\nSeeds 0 to 1, made small by run.rounds=2, data.clients=3.\n" in text
+    assert "| fedproto |" in text
+    assert text.count("protofed run recipes/digits-n3.toml") == 2  # by head and by prototype are one run
+    code, out, _ = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r", "--json")
+    assert json.loads(out) == kept
+    assert "0 are to be made" in command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")[1]
+
+
+def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811
+    cells = tuple(Cell("fedproto", f"method.pull={pull}", "digits-n3", (f"method.pull={pull}",)) for pull in (0, 1))
+    drawn = Study("drawn", "λ", cells, TINY.quick, ("method.pull=0", "method.pull=1"), (), {}, fedproto.along, 1)
+    monkeypatch.setitem(fedproto.STUDIES, "drawn", drawn)
+    code, out, err = command("reproduce", "drawn", "--quick", "--out", "r")
+    assert code == 0, err
+    assert "drawn-quick.png" in out
+    assert (tmp_path / "r" / "drawn-quick.png").stat().st_size > 5000
+
+
+def test_what_is_not_made_by_the_command_is_told(command):  # noqa: F811
+    assert command("reproduce", "fedproto-tabel1")[2].startswith(
+        'protofed: There is no study "fedproto-tabel1". Did you mean "fedproto-table1"?'
+    )
+    assert "python scripts/fednh_table.py table1" in command("reproduce", "fednh-table1")[2]
+
+
+def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: F811
+    code, out, _ = command("reproduce", "--list")
+    assert code == 0
+    assert out == command("reproduce")[1]
+    names = [entry.name for entry in ENTRIES]
+    assert len(set(names)) == len(names)
+    assert set(fedproto.STUDIES) <= set(names)
+    assert all(name in out for name in names)
+    assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, SMALLER, NOT_YET, CANNOT}
+    for entry in ENTRIES:
+        for word in entry.how.replace(":", " ").split():
+            if word.startswith(("scripts/", "recipes/", "docs/", "tests/")):
+                assert (ROOT / word.rstrip(".,;")).exists(), entry
+    assert len(json.loads(command("reproduce", "--list", "--json")[1])) == len(names)
+
+
+def test_recipes_are_found_and_one_that_is_not_there_is_told():
+    assert recipe("digits-n3").is_file()
+    assert any(one["name"].endswith("fedproto-femnist.toml") for one in recipes())
+    with pytest.raises(UserError, match=r"There is no recipes/nothing\.toml"):
+        recipe("nothing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("row", "seed"), [("fedproto", 0), ("fedavg", 1)])
+def test_kept_figures_can_be_computed_anew(row, seed, tmp_path, mnist_root):
+    kept = json.loads((KEPT / "fedproto-table1-quick.json").read_text())
+    (told,) = (one for one in kept["cells"] if (one["row"], one["column"]) == (row, "n = 3"))
+    study = fedproto.STUDIES["fedproto-table1"]
+    (cell,) = (one for one in study.cells if (one.row, one.column) == (row, "n = 3"))
+    job = cell.job(tmp_path, seed, study.quick)
+    found = sweep.finished(job.out, job.config)["accuracy"][cell.way]["mean"]
+    assert found == pytest.approx(told["accuracy"][str(seed)], abs=0.005)  # other processors round differently
