@@ -30,7 +30,8 @@ GIVEN = "given"
 """The name of data, partition and nets that a `protofed.Federation` brings along: arrays and modules, from Python."""
 
 MAY_CHANGE = (
-    "run.rounds", "run.checkpoint_every", "run.trace_every", "data.root", "engine.workers", "engine.reason",
+    "run.rounds", "run.checkpoint_every", "run.trace_every", "run.tensorboard", "data.root", "engine.workers",
+    "engine.reason",
 )  # fmt: skip
 """What may change when a run is resumed: the result is the same."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from protofed import checkpoint
+from protofed.board import Board, must_be_there
 from protofed.config import MAY_CHANGE, Config, changed
 from protofed.engines.choice import compilable, engine, resolved
 from protofed.engines.engine import Asked, Engine, Part, Score
@@ -54,12 +55,14 @@ def run(
     members = federation.members(config) if federation else Members.of(config)
     members.admit(config.method_name, config.method)
     config = resolved(config.counted(len(members)), members)
+    if config.run.tensorboard:
+        must_be_there()
     with one_thread(), opened(out, resume, config, members) as folder:
         runner = Runner(config, members, folder)
         try:
             return runner.go(watcher)
         finally:
-            runner.engine.close()
+            runner.close()
 
 
 @contextmanager
@@ -108,6 +111,7 @@ class Runner:
         self.server = self.method.start(members.server(config.run.seed, 0))
         self.rounds: list[Row] = []
         self.scores: list[Score] = []
+        self.board: Board | None = None
         self.last = {
             client: number for number in range(config.run.rounds) for client in roster(config, members, number).clients
         }
@@ -122,8 +126,13 @@ class Runner:
                 with uninterrupted():
                     self.restore(folder)
             except BaseException:
-                self.engine.close()
+                self.close()
                 raise
+
+    def close(self) -> None:
+        self.engine.close()
+        if self.board:
+            self.board.close()
 
     def restore(self, folder: Folder) -> None:
         """Continue after the last round whose state is whole, if there is one."""
@@ -154,6 +163,8 @@ class Runner:
         folder.write_rounds(self.rounds)
         if not self.rounds:  # so that there is always one to go back to
             self.store(folder)
+        if self.config.run.tensorboard:
+            self.board = Board(folder.path / "tensorboard", self.rounds)
 
     def store(self, folder: Folder) -> None:
         """Write the state as it is now."""
@@ -184,6 +195,8 @@ class Runner:
             if self.folder:
                 with uninterrupted():
                     self.folder.add_round(row)
+                    if self.board:
+                        self.board.add(row)
                     if self.due(number + 1, self.config.run.trace_every) and (own := self.method.known(self.server)):
                         self.folder.write_trace(number + 1, own)
                     if self.due(number + 1, self.config.run.checkpoint_every):

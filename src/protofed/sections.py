@@ -41,6 +41,8 @@ class Run:
     """store the state every so many rounds, and after the last one: what --resume goes on from"""
     trace_every: Annotated[int, Ge(0)] = 0
     """keep the server's prototypes in trace/ every so many rounds, and after the last one; 0: never"""
+    tensorboard: bool = False
+    """write the numbers of rounds.jsonl for TensorBoard, too, in tensorboard/ (extra protofed[tensorboard])"""
 
 
 @dataclass(frozen=True)
