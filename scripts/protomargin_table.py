@@ -73,7 +73,7 @@ SLOW, SEEDS, FIRST = (0.0, 0.5, 0.8), (0, 1, 2), (0,)
 def words(data: str, method: str, slow: float, seed: int) -> str:
     """What is changed in the recipe; without slow clients it does not matter what becomes of them."""
     method = method.replace('system.late="drop"', "") if not slow else method
-    return f"{SMALLER[data]} system.slow={slow} run.seed={seed} {method.replace('MU', MU[data])}"
+    return f"{SMALLER[data]} system.slow={slow} run.seed={seed} {method.replace('MU', MU[data])}".strip()
 
 
 def watched(data: str, changes: str) -> dict[str, Any]:
