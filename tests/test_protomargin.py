@@ -76,7 +76,7 @@ KNOWN = bank({0: [1.0], 1: [7.0]}, classes=2)
 
 
 def test_eq13_in_the_first_round_clients_count_by_their_examples():
-    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0))
+    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin().aggregate(None, server, UPLOADS)
     assert after.attention.tolist() == pytest.approx([1 / 8, 3 / 8, 4 / 8])
     assert after.params["w"].item() == pytest.approx(1 / 8 + 6 / 8 + 16 / 8)
@@ -84,7 +84,7 @@ def test_eq13_in_the_first_round_clients_count_by_their_examples():
 
 @pytest.mark.parametrize("margins", ["both", "local", "aggregate"])
 def test_eq9_to_eq14_by_hand(margins):
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin(margins=margins).aggregate(None, server, UPLOADS)
     local = [sigmoid(0.75), sigmoid(0.0), sigmoid(-1.0)]  # Eq. (11), (8)
     # Eq. (9): client 0 as A against B above; client 1 stands where the aggregate does; client 2 has one common class.
@@ -93,11 +93,14 @@ def test_eq9_to_eq14_by_hand(margins):
     shares["both"] = shares["local"] + shares["aggregate"]
     expected = [sum(column) / len(column) for column in zip(*shares[margins], strict=True)]
     assert after.attention.tolist() == pytest.approx(expected)
+    told = ProtoMargin().noted(after)["margins"]
+    assert told["local"] == pytest.approx([0.75, 0.0, -1.0])
+    assert told["aggregate"] == pytest.approx([6 / 8, 2.0, 0.0])
     assert after.params["w"].item() == pytest.approx(expected[0] + 2 * expected[1] + 4 * expected[2])
 
 
 def test_table3_the_distance_of_the_same_class_alone():
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin(margins="aggregate", deviation="distance").aggregate(None, server, UPLOADS)
     apart = [sigmoid(-(1 + 3)), sigmoid(0.0), sigmoid(-2.0)]
     assert after.attention.tolist() == pytest.approx([value / sum(apart) for value in apart])
@@ -108,7 +111,7 @@ def test_eq10_by_hand():
         sent(0, bank({0: [0.0], 1: [4.0]}, {0: 1, 1: 2}, classes=2), [0.0, 0.0], 0.0),
         sent(1, bank({0: [8.0]}, {0: 3}, classes=2), [0.0, 0.0], 0.0),
     ]
-    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0))
+    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin().aggregate(None, server, uploads)
     assert after.prototypes.mean[:, 0, 0].tolist() == [6, 4]
     assert after.prototypes.support[:, 0].tolist() == [4, 2]
@@ -116,13 +119,13 @@ def test_eq10_by_hand():
 
 @pytest.mark.parametrize(("absent", "support"), [("forget", [0, 1]), ("keep", [5, 1])])
 def test_a_class_that_nobody_has_is_forgotten_or_kept(absent, support):
-    server = Guided({"w": torch.zeros(1)}, bank({0: [3.0]}, {0: 5}, classes=2), torch.zeros(0))
+    server = Guided({"w": torch.zeros(1)}, bank({0: [3.0]}, {0: 5}, classes=2), torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin(absent=absent).aggregate(None, server, [sent(0, bank({1: [1.0]}, classes=2), [0.0, 0.0], 0.0)])
     assert after.prototypes.support[:, 0].tolist() == support
 
 
 def test_identical_clients_count_the_same():
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     attention = ProtoMargin().aggregate(None, server, [sent(n, A, [0.3, 0.1], 0.0, n + 1) for n in range(4)]).attention
     assert attention.tolist() == pytest.approx([0.25] * 4)
 
@@ -158,7 +161,7 @@ def test_eq4_and_eq8_prototypes_before_and_after_training():
 
 
 def test_a_client_without_examples_does_not_count():
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0))
+    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     empty = sent(3, Prototypes.empty(2, 1), [0.0, 0.0], 9.0, 0)
     assert ProtoMargin().aggregate(None, server, [*UPLOADS, empty]).attention[3] == 0
     assert ProtoMargin().attention(KNOWN, [empty, empty]).tolist() == [0.5, 0.5]

@@ -23,6 +23,7 @@ class Guided(NamedTuple):
     params: Params
     prototypes: Prototypes
     attention: Tensor  # [clients of the last round]
+    margins: Tensor  # [2, clients of the last round]: the sums of Eq. (11), of local and of aggregate margins
 
 
 class Sent(NamedTuple):
@@ -48,7 +49,7 @@ class ProtoMargin(Method[Guided, Weights, Sent, Nothing]):
 
     def start(self, site: Site) -> Guided:
         params = site.net.init(site.generator("init"))
-        return Guided(params, Prototypes.empty(site.net.classes, site.net.dim), torch.zeros(0))
+        return Guided(params, Prototypes.empty(site.net.classes, site.net.dim), torch.zeros(0), torch.zeros(2, 0))
 
     def broadcast(self, server: Guided, client: int) -> Weights:
         return Weights(server.params)
@@ -70,18 +71,24 @@ class ProtoMargin(Method[Guided, Weights, Sent, Nothing]):
 
     def aggregate(self, site: Site, server: Guided, uploads: Sequence[Upload[Sent]]) -> Guided:
         """Eq. (9) to (14)."""
-        attention = self.attention(server.prototypes, uploads)
+        known, params = server.prototypes, [upload.message.params for upload in uploads]
+        attention = self.attention(known, uploads)
         pooled = Prototypes.pool([upload.message.prototypes for upload in uploads], "examples")  # Eq. (10)
-        pooled = pooled.or_else(server.prototypes) if self.absent == "keep" else pooled
-        return Guided(average([upload.message.params for upload in uploads], attention.tolist()), pooled, attention)
+        pooled = pooled.or_else(known) if self.absent == "keep" else pooled
+        return Guided(average(params, attention.tolist()), pooled, attention, self.sums(known, uploads))
+
+    def sums(self, known: Prototypes, uploads: Sequence[Upload[Sent]]) -> Tensor:
+        """What Eq. (11) has in its exponent [2, uploads]: from local margins and from aggregate ones, Eq. (9)."""
+        local = [upload.message.moved.sum() for upload in uploads]
+        apart = [self.deviations(upload.message.prototypes, known).sum() for upload in uploads]
+        return torch.stack([torch.stack(local), torch.stack(apart)])
 
     def attention(self, known: Prototypes, uploads: Sequence[Upload[Sent]]) -> Tensor:
         """Eq. (11) to (13): how much each upload counts; by examples as long as there are no aggregate prototypes."""
         if not known.support.any():
             sizes = torch.tensor([float(upload.examples) for upload in uploads])
             return sizes / sizes.sum() if sizes.any() else torch.full_like(sizes, 1 / len(sizes))
-        local = torch.stack([upload.message.moved.sum() for upload in uploads])
-        apart = torch.stack([self.deviations(upload.message.prototypes, known).sum() for upload in uploads])  # Eq. (9)
+        local, apart = self.sums(known, uploads)
         used = {"local": [local], "aggregate": [apart], "both": [local, apart]}[self.margins]
         busy = torch.tensor([float(upload.examples > 0) for upload in uploads])
         busy = busy if busy.any() else torch.ones_like(busy)
@@ -89,7 +96,8 @@ class ProtoMargin(Method[Guided, Weights, Sent, Nothing]):
         return torch.stack([client / client.sum() for client in clients]).mean(0)  # Eq. (12), (13)
 
     def noted(self, server: Guided) -> dict[str, Any]:
-        return {"attention": server.attention.tolist()}
+        local, aggregate = server.margins.tolist()
+        return {"attention": server.attention.tolist(), "margins": {"local": local, "aggregate": aggregate}}
 
     def predict_global(self, net: Net, server: Guided, x: Tensor) -> Scores:
         return {"head": net(server.params, x)[1]}
