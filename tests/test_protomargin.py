@@ -93,9 +93,9 @@ def test_eq9_to_eq14_by_hand(margins):
     shares["both"] = shares["local"] + shares["aggregate"]
     expected = [sum(column) / len(column) for column in zip(*shares[margins], strict=True)]
     assert after.attention.tolist() == pytest.approx(expected)
-    told = ProtoMargin().noted(after)["margins"]
-    assert told["local"] == pytest.approx([0.75, 0.0, -1.0])
-    assert told["aggregate"] == pytest.approx([6 / 8, 2.0, 0.0])
+    told = ProtoMargin().noted(after)
+    assert told["margins_local"] == pytest.approx([0.75, 0.0, -1.0])
+    assert told["margins_aggregate"] == pytest.approx([6 / 8, 2.0, 0.0])
     assert after.params["w"].item() == pytest.approx(expected[0] + 2 * expected[1] + 4 * expected[2])
 
 

@@ -97,7 +97,7 @@ class ProtoMargin(Method[Guided, Weights, Sent, Nothing]):
 
     def noted(self, server: Guided) -> dict[str, Any]:
         local, aggregate = server.margins.tolist()
-        return {"attention": server.attention.tolist(), "margins": {"local": local, "aggregate": aggregate}}
+        return {"attention": server.attention.tolist(), "margins_local": local, "margins_aggregate": aggregate}
 
     def predict_global(self, net: Net, server: Guided, x: Tensor) -> Scores:
         return {"head": net(server.params, x)[1]}
