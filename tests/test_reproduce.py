@@ -106,7 +106,7 @@ def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa:
     monkeypatch.setitem(fedproto.STUDIES, "tiny", TINY)
     code, out, err = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")
     assert code == 0, err
-    assert "A table of digits, made small: 4 runs, 4 are to be made" in out
+    assert "A table of digits, made small:\n4 runs, 4 to be made" in out
     assert "4/4  " in out
     assert "Known difference: Digits." in out
     assert "n = 4" not in out
@@ -122,7 +122,7 @@ def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa:
     assert text.count("protofed run recipes/digits-n3.toml") == 2  # by head and by prototype are one run
     code, out, _ = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r", "--json")
     assert json.loads(out) == kept
-    assert "0 are to be made" in command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")[1]
+    assert "0 to be made" in command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")[1]
 
 
 def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811

@@ -74,7 +74,7 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
     words = ["sweep", "--grid", "method.pull=0,2", "--seeds", "2", *SMALL, "--set", "eval.validation=0.2", "--out", "s"]
     code, out, err = command(*words)
     assert code == 0, err
-    assert "4 runs: 2 settings, 2 seeds each; 4 are to be done." in out
+    assert "2 settings, 2 seeds each:\n4 runs, 4 to be made, two at a time" in out
     assert "4/4" in out
     assert "Best on the validation sets: method.pull=" in out
     rows = json.loads((tmp_path / "s" / "sweep.json").read_text())
@@ -88,7 +88,7 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
     assert apart[1] < apart[0]  # what is pulled is nearer
     assert (tmp_path / "s" / "sweep.png").stat().st_size > 5000
     again = command(*words)[1]
-    assert "0 are to be done" in again
+    assert "4 runs, 0 to be made" in again
     other = command(*words[:5], *SMALL, "--set", "train.lr=0.3", "--out", "s")
     assert other[0] == 2
     assert "is of another experiment" in other[2]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -15,8 +14,6 @@ from protofed.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from protofed.sweep import Job
 
 
 def reproduce(
@@ -74,13 +71,13 @@ def make(name: str, quick: bool, seeds: int, out: Path, as_json: bool, console: 
     from protofed.reproduce.fedproto import STUDIES
     from protofed.reproduce.study import as_json as kept
     from protofed.reproduce.study import seen
-    from protofed.screen import say
+    from protofed.screen import Progress, say
 
     study = STUDIES[name]
     jobs = study.jobs(out, seeds, quick)
-    watch = Watch(console, jobs, f"{study.title}{', made small' if quick else ''}")
+    say(console, f"{study.title}{', made small' if quick else ''}:")
     try:
-        sweep.done(jobs, watch.told)
+        sweep.done(jobs, Progress(console, jobs).told)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -106,28 +103,3 @@ def make(name: str, quick: bool, seeds: int, out: Path, as_json: bool, console: 
     for line in study.known:
         say(console, f"Known difference: {line}")
     say(console, f"Written to {shlex.quote(str(out))}: {', '.join(files)}, and a run folder for each run.")
-
-
-class Watch:
-    """Progress over all runs; what was there already does not count for the estimate."""
-
-    def __init__(self, console: Console, jobs: list[Job], title: str) -> None:
-        from protofed.screen import say
-
-        self.console, self.total, self.ended, self.began = console, len(jobs), 0, time.perf_counter()
-        self.there = {job.out for job in jobs if (job.out / "result.json").exists()}
-        self.left = self.total - len(self.there)
-        say(console, f"{title}: {self.total} runs, {self.left} are to be made, two at a time.")
-
-    def told(self, job: Job, result: dict[str, Any]) -> None:
-        from protofed.screen import duration, percent, say
-
-        if job.out in self.there:
-            return
-        self.ended += 1
-        left = (time.perf_counter() - self.began) / self.ended * (self.left - self.ended)
-        accuracy = percent(result["accuracy"]["head"])
-        say(
-            self.console,
-            f"{self.ended}/{self.left}  {job.setting}, seed {job.seed}: {accuracy} by head  left {duration(left)}",
-        )

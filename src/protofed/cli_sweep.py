@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -15,7 +14,6 @@ from protofed.errors import UserError
 
 if TYPE_CHECKING:
     from protofed.statistics import Row
-    from protofed.sweep import Job
 
 
 def sweep(
@@ -44,25 +42,15 @@ def sweep(
     from protofed.folder import write
     from protofed.pictures.page import write as write_picture
     from protofed.pictures.sweep import picture
-    from protofed.screen import duration, percent, say
+    from protofed.screen import Progress, many, say
 
     if out is None or not grid:
         raise UserError("sweep wants --grid section.key=a,b,c and --out FOLDER.")
     jobs = sweeping.plan(file, grid, seeds, sets or (), out)
-    console, began, ended = Console(stderr=as_json), time.perf_counter(), 0
-    fresh = sum(not (job.out / "result.json").exists() for job in jobs)
-    say(console, f"{len(jobs)} runs: {len(jobs) // seeds} settings, {seeds} seeds each; {fresh} are to be done.")
-
-    def told(job: Job, result: dict[str, Any]) -> None:
-        nonlocal ended
-        ended += 1
-        spent = time.perf_counter() - began
-        left = duration(spent / ended * (len(jobs) - ended)) if spent > 1 else "-"
-        accuracy = percent(result["accuracy"]["head"])
-        say(console, f"{ended}/{len(jobs)}  {job.setting} seed {job.seed}: {accuracy} by head  left {left}")
-
+    console = Console(stderr=as_json)
+    say(console, f"{many(len(jobs) // seeds, 'setting')}, {many(seeds, 'seed')} each:")
     try:
-        sweeping.done(jobs, told)
+        sweeping.done(jobs, Progress(console, jobs).told)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None

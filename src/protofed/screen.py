@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from protofed.config import Config
     from protofed.members import Members
     from protofed.results import Result, Row
+    from protofed.sweep import Job
 
 SHOWN = 12
 
@@ -127,6 +129,28 @@ class Screen:
         for row in self.last:
             table.add_row(*self.cells(row).values())
         return table
+
+
+class Progress:
+    """How far many runs are; those that were there already do not count for the estimate."""
+
+    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+        self.console, self.ended, self.began = console, 0, time.perf_counter()
+        self.there = {job.out for job in jobs if (job.out / "result.json").exists()}
+        self.fresh = len(jobs) - len(self.there)
+        say(console, f"{many(len(jobs), 'run')}, {self.fresh} to be made, two at a time")
+
+    def told(self, job: Job, result: dict[str, Any]) -> None:
+        """One of them has ended."""
+        if job.out in self.there:
+            return
+        self.ended += 1
+        left = (time.perf_counter() - self.began) / self.ended * (self.fresh - self.ended)
+        accuracy = percent(result["accuracy"]["head"])
+        say(
+            self.console,
+            f"{self.ended}/{self.fresh}  {job.setting}, seed {job.seed}: {accuracy} by head  left {duration(left)}",
+        )
 
 
 def say(console: Console, text: str) -> None:
