@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import math
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from protofed import run
-from protofed.board import scalars
+from protofed.board import Board, scalars
 from protofed.errors import UserError
 
 TABLE = {"data": {"clients": 3}}
@@ -34,6 +35,12 @@ def test_tensorboard_has_the_numbers_of_the_rounds(tmp_path):
     assert found == expected
     assert [step for step, _ in found["accuracy_head"]] == [2, 3]
     assert {"loss/supervised", "loss/pull", "accuracy_prototype", "up_params", "seconds"} <= found.keys()
+
+
+def test_what_is_not_finite_is_no_point_as_in_the_rounds(tmp_path):
+    board = Board(tmp_path / "tensorboard", [{"round": 1, "loss": {"pull": math.nan}, "up_params": 3}])
+    board.close()
+    assert shown(tmp_path) == {"up_params": [(1, 3.0)]}
 
 
 def test_a_resumed_run_has_every_round_once_and_may_begin_or_leave_off(tmp_path):

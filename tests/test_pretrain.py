@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 from protofed import pretrain, weights
 from protofed.config import Config
@@ -18,6 +20,7 @@ from protofed.data.encoder import encoded
 from protofed.data.examples import Examples, channels_last
 from protofed.data.images import MEAN, STD, in_colour
 from protofed.data.sources import SOURCES
+from protofed.errors import UserError
 from protofed.nets import NETS, make
 from protofed.threads import cores, one_thread, threads
 from test_cli import protofed as command  # noqa: F401
@@ -242,6 +245,14 @@ def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(
     )  # fmt: skip
     assert code == 0
     assert "halves (toy, features of e.safetensors, own pre-training on tints)" in out
+
+
+def test_an_encoder_whose_features_are_not_finite_is_refused(command, tmp_path):  # noqa: F811
+    command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
+    layers, about = weights.read_with_metadata(str(tmp_path / "e.safetensors"))
+    save_file({name: value * math.nan for name, value in layers.items()}, tmp_path / "n.safetensors", about)
+    with pytest.raises(UserError, match=r"n\.safetensors gives features that are not finite numbers\. Train it anew\."):
+        encoded(halves(), str(tmp_path / "n.safetensors"))
 
 
 def test_images_in_other_units_keep_their_own_constants(command, tmp_path):  # noqa: F811

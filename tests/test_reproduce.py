@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from protofed import sweep
 from protofed.catalogue import recipes
 from protofed.config import Config
+from protofed.data.partition import Labels
+from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.reproduce import fedproto, page
 from protofed.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
@@ -35,9 +38,10 @@ def made(row: str, paper: str, *shares: float, column: str = "n = 3") -> Seen:
 
 
 def test_a_run_has_converged_when_it_is_as_good_as_its_end():
-    assert converged([0.5, 0.7, 0.9, *10 * [0.9]]) == 3
-    assert converged([0.5, 0.896, 0.7, *10 * [0.9]]) == 2  # 0.9 - 0.005
-    assert converged([0.9]) == 1
+    assert converged(dict(enumerate([0.5, 0.7, 0.9, *10 * [0.9]], 1))) == 3
+    assert converged(dict(enumerate([0.5, 0.896, 0.7, *10 * [0.9]], 1))) == 2  # 0.9 - 0.005
+    assert converged({1: 0.9}) == 1
+    assert converged({10: 0.2, 20: 0.5, 30: 0.7, 40: 0.7}) == 30  # tested every ten rounds: the last ten are one test
 
 
 def test_orderings_hold_are_reversed_or_cannot_be_told():
@@ -71,26 +75,44 @@ def test_a_cell_is_what_its_runs_say(tmp_path):
         (folder / "result.json").write_text(json.dumps(result))
         lines = [f"{number},4,{share}" for number, share in enumerate(shares)]
         (folder / "clients.csv").write_text("\n".join(["client,test,accuracy_prototype", *lines, "2,0,"]) + "\n")
-        rounds = [{"accuracy_prototype": None}, {"accuracy_prototype": 0.1}, {"accuracy_prototype": 0.1}]
+        rounds = [{"round": 1, "accuracy_prototype": None}, *({"round": n, "accuracy_prototype": 0.1} for n in (2, 3))]
         (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
     found = seen(cell, {0: tmp_path / "0", 1: tmp_path / "1"})
     assert found.accuracy == {0: 0.5, 1: 0.75}
     assert found.spread == 0.25
     # running averages 1/4, 4/8 and 2/4, 6/8: half their difference is 0.125
     assert found.running == pytest.approx(0.125)
-    assert (found.converged, found.sent) == (1.0, 100.5)
+    assert (found.converged, found.sent) == (2.0, 100.5)
 
 
-def test_every_cell_is_a_run_that_can_be_made_and_its_command_gives_the_same(tmp_path):
+def test_no_run_is_made_twice_and_the_command_of_a_cell_gives_the_same(tmp_path):
+    made: dict[str, Path] = {}
     for study in fedproto.STUDIES.values():
         for quick in (False, True):
-            jobs = study.jobs(tmp_path, 1, quick)
-            assert len({job.config.digest() for job in jobs}) == len(jobs)  # none is made twice
+            for job in study.jobs(tmp_path, 1, quick):
+                assert (
+                    made.setdefault(f"{job.config.digest()} {job.config.run.rounds}", job.out) == job.out
+                )  # none is made twice
         for cell in study.cells:
             words = cell.command(0).split()
             assert words[:2] == ["protofed", "run"]
             config = Config.load(ROOT / words[2], [word for word in words[3:] if word != "--set"])
             assert config.digest() == cell.job(tmp_path, 0).config.digest()
+
+
+def test_every_cell_has_a_split(tmp_path, mnist_root):
+    data: dict[str, Labels] = {}
+    splits = {
+        repr((job.config.data.name, job.config.partition, seed)): job.config
+        for study in fedproto.STUDIES.values()
+        for quick, seed in product((False, True), range(3))
+        for job in (cell.job(tmp_path, seed, study.smaller(quick)) for cell in study.chosen(quick))
+    }
+    for config in splits.values():
+        name = config.data.name
+        if name not in data:
+            data[name] = SOURCES[name](mnist_root).holdings()
+        assert len(config.partition.split(data[name], 20, config.run.seed)) == 20
 
 
 def test_tables_have_the_papers_rows_and_columns():
@@ -152,9 +174,9 @@ def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: 
     assert all(name in out for name in names)
     assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, SMALLER, NOT_YET, CANNOT}
     for entry in ENTRIES:
-        for word in entry.how.replace(":", " ").split():
+        for word in entry.how.replace(";", " ").split():
             if word.startswith(("scripts/", "recipes/", "docs/", "tests/")):
-                assert (ROOT / word.rstrip(".,;")).exists(), entry
+                assert (ROOT / word.rstrip(".,")).exists(), entry
     assert len(json.loads(command("reproduce", "--list", "--json")[1])) == len(names)
 
 

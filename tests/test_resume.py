@@ -20,6 +20,7 @@ from protofed import checkpoint
 from protofed.config import Config
 from protofed.errors import UserError
 from protofed.folder import LOCK, Folder, uninterrupted, write
+from protofed.methods import METHODS
 from protofed.runner import run
 
 TABLE = {
@@ -294,3 +295,12 @@ def test_a_damaged_checkpoint_is_told(tmp_path):
     truncate(tmp_path / "run" / "checkpoint" / "000003.safetensors", random.Random(1))
     run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watcher=Listening())
     assert told == [2, "damaged, and done again: checkpoint 000003"]
+
+
+def test_a_state_of_another_version_of_the_method_is_told(tmp_path):
+    out = tmp_path / "run"
+    run({"run": {"rounds": 1}, "data": {"clients": 3}}, out)
+    config = Config.load(out / "config.toml")
+    assert checkpoint.latest(out / "checkpoint", config.method, config.digest())
+    with pytest.raises(UserError, match="was written by another version of the method"):
+        checkpoint.latest(out / "checkpoint", METHODS["fednh"](), config.digest())  # its server keeps other things

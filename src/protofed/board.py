@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
+from protofed.folder import plain
 
 
 def must_be_there() -> None:
@@ -40,14 +41,15 @@ class Board:
     def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(folder)
         self.writer = SummaryWriter(str(folder))
         for row in rows:
             self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """One more round."""
-        for name, value in scalars(row):
+        for name, value in scalars(plain(dict(row))):
             self.writer.add_scalar(name, value, row["round"])
         self.writer.flush()
 

@@ -84,8 +84,14 @@ def latest(where: Path, method: AnyMethod, experiment: str) -> Stored | None:
                 f"{where} does not fit config.toml, which has changed since. Start a new run with another --out."
             )
         states = grouped(parts.get("kept", {}))
-        kept = {client: unflatten(types["kept"], states.get(str(client), {})) for client in about["clients"]}
-        return Stored(about["rounds"], unflatten(types["server"], parts.get("server", {})), kept, names[:place])
+        try:
+            kept = {client: unflatten(types["kept"], states.get(str(client), {})) for client in about["clients"]}
+            server = unflatten(types["server"], parts.get("server", {}))
+        except (KeyError, ValueError) as problem:
+            raise UserError(
+                f"{where} was written by another version of the method, which kept other things. Start a new run."
+            ) from problem
+        return Stored(about["rounds"], server, kept, names[:place])
     if names:
         raise UserError(
             f"None of the checkpoints in {where} is whole ({', '.join(names)}). Start the run again with another --out."

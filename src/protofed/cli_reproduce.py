@@ -33,17 +33,16 @@ def reproduce(
     from rich.console import Console
 
     from protofed.reproduce.fedproto import STUDIES
+    from protofed.reproduce.papers import ENTRIES
 
     if listed or name is None:
         show_list(as_json)
         return
     if name not in STUDIES:
-        from protofed.reproduce.papers import ENTRIES
-
         known = next((entry for entry in ENTRIES if entry.name == name), None)
         if known:
-            raise UserError(f"{name} is not made by this command: {known.state}. {known.how}")
-        raise UserError(f'There is no study "{name}". {did_you_mean(name, STUDIES)}')
+            raise UserError(f"{name} is not made by this command. {known.state.capitalize()}: {known.how}.")
+        raise UserError(f'There is no study "{name}". {did_you_mean(name, [entry.name for entry in ENTRIES])}')
     make(name, quick, seeds or STUDIES[name].seeds, out, as_json, Console(stderr=as_json))
 
 
@@ -59,7 +58,7 @@ def show_list(as_json: bool) -> None:
         print(f"{paper}:")
         for entry in ENTRIES:
             if entry.paper == paper:
-                print(f"  {entry.name:<{wide}}  {entry.shows}\n  {'':<{wide}}    {entry.state}. {entry.how}")
+                print(f"  {entry.name:<{wide}}  {entry.shows}\n  {'':<{wide}}    {entry.state}: {entry.how}")
 
 
 def make(name: str, quick: bool, seeds: int, out: Path, as_json: bool, console: Console) -> None:

@@ -55,7 +55,7 @@ def run(
     members = federation.members(config) if federation else Members.of(config)
     members.admit(config.method_name, config.method)
     config = resolved(config.counted(len(members)), members)
-    if config.run.tensorboard:
+    if config.run.tensorboard and out is not None:
         must_be_there()
     with one_thread(), opened(out, resume, config, members) as folder:
         runner = Runner(config, members, folder)

@@ -53,7 +53,10 @@ def encoded(data: Dataset, path: str) -> Dataset:
         np.save(content, features, allow_pickle=False)
         file.parent.mkdir(parents=True, exist_ok=True)
         write(file, content.getvalue())
+    if not np.isfinite(features).all():
+        raise UserError(f"data.encoder: {path} gives features that are not finite numbers. Train it anew.")
     seen = Examples.of(features[: len(train)], train.labels.numpy()).by_own_statistics()  # an encoder's vary little
+    seen = replace(seen, fill=None)
     unseen = Examples.of(features[len(train) :], test.labels.numpy()).normalised_like(seen)
     return replace(
         data,

@@ -115,19 +115,20 @@ def seen(cell: Cell, folders: Mapping[int, Path]) -> Seen:
         accuracy[seed] = result["accuracy"][cell.way]["mean"]
         spreads.append(result["accuracy"][cell.way]["std"])
         running.append((over_clients(right, total, "running") or {"std": 0.0})["std"])
-        rounds.append(converged([row[key] for row in folder.rounds() if row.get(key) is not None]))
+        rounds.append(converged({row["round"]: row[key] for row in folder.rounds() if row.get(key) is not None}))
         sent.append(result["cost"]["up_params"])
     return Seen(cell, accuracy, *(float(np.mean(each)) for each in (spreads, running, rounds, sent)))
 
 
-def converged(accuracies: Sequence[float]) -> int:
-    """The first round (from 1) that is as good as the mean of the last ten, less half a point.
+def converged(accuracies: Mapping[int, float]) -> int:
+    """The first round that is as good as the mean of the last ten, less half a point, of those that were tested.
 
-    >>> converged([0.1, 0.796, 0.5] + 10 * [0.8])
-    2
+    >>> converged({5: 0.1, 10: 0.796, 15: 0.5, 20: 0.8})
+    10
     """
-    goal = float(np.mean(accuracies[-LAST:])) - NEAR
-    return next(number for number, one in enumerate(accuracies, 1) if one >= goal)
+    late = [one for number, one in accuracies.items() if number > max(accuracies) - LAST]
+    goal = float(np.mean(late)) - NEAR
+    return next(number for number, one in accuracies.items() if one >= goal)
 
 
 class Orderings(NamedTuple):
