@@ -2,7 +2,7 @@
 
     python scripts/fednh_table.py [table1] [protocol] [rho]
 
-Without a word: all three. Runs go to runs/fednh; what is finished there is not run again. About two hours on two cores.
+Without a word: all three. Runs go to runs/fednh; what is finished there is not run again. About three hours on two cores.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ def table1(seeds: range = range(3)) -> None:
     every = {}
     for name in METHODS:
         results = every[name] = [finished(*jobs[name, seed]) for seed in seeds]
-        ways = {"": ()} | ({", by prototype": ("prototype",)} if name == "fedproto" else {})
+        ways = {", by head": (), ", by prototype": ("prototype",)} if name == "fedproto" else {"": ()}
         for told, way in ways.items():
             cells = [column(results, "personal", *way, key) for key in ("v", "l", "l_std", "all")]
             shared = column(results, "global", "accuracy")
-            print(f"| {name}{told} | {shared} | {' | '.join(cells)} | {PAPER[name]} |")
+            paper = PAPER[name] if told != ", by head" else ""
+            print(f"| {name}{told} | {shared} | {' | '.join(cells)} | {paper} |")
     print("\n| | GM | PM(V) | PM(L) |\n|---|---|---|---|")
     for ours, theirs in (("fednh", "fedavg"), ("fednh", "local"), ("fedavg", "local"), ("fedproto", "local")):
         cells = [
