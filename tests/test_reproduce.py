@@ -55,10 +55,10 @@ def test_orderings_hold_are_reversed_or_cannot_be_told():
     ]
     same, opposite, open_, told = orderings(found)
     assert (same, opposite, open_) == (1, 2, 3)
-    assert told == ["c above a at n = 3", "c above b at n = 3"]
+    assert told == [("c", "a", "n = 3"), ("c", "b", "n = 3")]
     text = page.verdict(found)
     assert text[0].startswith("Of the paper's 6 orderings of two methods, 1 hold")
-    assert text[1] == "Reversed: c above a at n = 3; c above b at n = 3."
+    assert text[1] == "Reversed: c above a, b at n = 3."
     assert orderings([made("a", "90", 0.5), made("b", "80", 0.1)]).open == 1  # one seed tells nothing
     assert page.verdict([made("a", "", 0.5)]) == []
 

@@ -97,7 +97,7 @@ def make(name: str, quick: bool, seeds: int, out: Path, as_json: bool, console: 
     if study.sent:
         console.print(page.rich_table(*page.details(study, found)))
         say(console, page.SPREAD)
-    for line in page.verdict(found):
+    for line in (*page.verdict(found), *([page.SMALL] if quick else [])):
         say(console, line)
     for line in study.known:
         say(console, f"Known difference: {line}")

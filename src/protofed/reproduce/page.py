@@ -10,9 +10,13 @@ from rich.table import Table
 from protofed.reproduce.study import LAST, NEAR, Seen, Study, figure, orderings
 
 ACCURACY = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
+SMALL = (
+    "This is the small version, of few rounds and images: it shows that all runs, not what the paper's settings give."
+)
 SPREAD = (
-    f"Spread over clients: as it is, as FedProto's authors' code prints it, and the paper's. A run has converged in "
-    f"the first round that is within {100 * NEAR:.1f} points of the mean of its last {LAST}."
+    "Each beside the paper's. Spread over clients: as it is, and as FedProto's authors' code has it (running). Rounds "
+    f"to converge: the first one that is within {100 * NEAR:.1f} points of the mean of the last {LAST}. Sent: "
+    "thousands of numbers, from all clients in a round."
 )
 
 
@@ -29,13 +33,13 @@ def grid(found: Sequence[Seen]) -> tuple[list[str], list[list[str]]]:
 
 def both(one: Seen) -> tuple[str, str]:
     """Ours and the paper's."""
-    return one.interval.percent(), f"{figure(one.cell.paper):.1f}" if one.cell.paper else ""
+    return one.interval.percent(), f"{figure(one.cell.paper):.2f}" if one.cell.paper else ""
 
 
 def details(study: Study, found: Sequence[Seen]) -> tuple[list[str], list[list[str]]]:
     """Spread, convergence and cost in the first column of the table."""
     first = found[0].cell.column
-    heads = [first, "spread", "running", "paper's ±", "converged", "paper", "sent a round", "paper"]
+    heads = [first, "spread", "running", "paper", "rounds", "paper", "sent", "paper"]
     lines = []
     for one in found:
         if one.cell.column == first:
@@ -43,8 +47,7 @@ def details(study: Study, found: Sequence[Seen]) -> tuple[list[str], list[list[s
             lines.append(
                 [
                     one.cell.row, f"{100 * one.spread:.1f}", f"{100 * one.running:.2f}",
-                    one.cell.paper.partition("± ")[2], f"{one.converged:.0f}", rounds, f"{one.sent:,.0f}",
-                    f"{sent},000" if sent not in ("", "0") else sent,
+                    one.cell.paper.partition("± ")[2], f"{one.converged:.0f}", rounds, f"{one.sent / 1000:,.1f}", sent,
                 ]
             )  # fmt: skip
     return heads, lines
@@ -61,7 +64,11 @@ def verdict(found: Sequence[Seen]) -> list[str]:
         f"seed, excludes 0), {opposite} are reversed as surely, and {open_} cannot be told with these seeds. "
         f"Of so many intervals about {total / 20:.0f} would exclude 0 by chance, were all methods alike."
     )
-    return [text, *([f"Reversed: {'; '.join(told)}."] if told else [])]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for better, worse, column in told:
+        groups.setdefault((better, column), []).append(worse)
+    each = [f"{better} above {', '.join(worse)} at {column}" for (better, column), worse in groups.items()]
+    return [text, *([f"Reversed: {'; '.join(each)}."] if each else [])]
 
 
 def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
@@ -88,7 +95,7 @@ def page(study: Study, found: Sequence[Seen], seeds: int, quick: bool) -> str:
     parts += [ACCURACY, markdown(*grid(found))]
     if study.sent:
         parts += [SPREAD, markdown(*details(study, found))]
-    parts += verdict(found)
+    parts += [*verdict(found), *([SMALL] if quick else [])]
     if study.known:
         parts += ["Known differences:", "\n".join(f"- {one}" for one in study.known)]
     commands = dict.fromkeys(one.cell.command(0, study.smaller(quick)) for one in found)

@@ -137,7 +137,7 @@ class Orderings(NamedTuple):
     same: int  # the same, and the 95 % interval of the difference excludes 0
     reversed: int  # the other way round, with such an interval
     open: int  # intervals that do not tell
-    told: list[str]  # those reversed
+    told: list[tuple[str, str, str]]  # those reversed: what is better here, what is worse, in which column
 
 
 def orderings(found: Sequence[Seen]) -> Orderings:
@@ -157,7 +157,7 @@ def orderings(found: Sequence[Seen]) -> Orderings:
         else:
             opposite += 1
             better, worse = (one, other) if gap.mean > 0 else (other, one)
-            told.append(f"{better.cell.row} above {worse.cell.row} at {one.cell.column}")
+            told.append((better.cell.row, worse.cell.row, one.cell.column))
     return Orderings(same, opposite, open_, told)
 
 
