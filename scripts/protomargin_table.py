@@ -3,7 +3,7 @@
     python scripts/protomargin_table.py [table2] [table3] [table4] [pictures]
 
 Without a word: all four. Each run is watched every 20 rounds and leaves a small file in runs/protomargin; what is there is
-not run again. About an hour on two cores.
+not run again. Three quarters of an hour on two cores.
 """
 
 from __future__ import annotations
