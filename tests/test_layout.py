@@ -50,6 +50,9 @@ def test_clients_lie_beside_channels():
         nn.MaxPool2d(2, dilation=2),
         nn.AvgPool2d(2),
         nn.AdaptiveAvgPool2d(1),
+        nn.Conv2d(4, 6, 3),
+        nn.Conv2d(4, 6, (3, 2), bias=False),
+        nn.Conv2d(4, 6, 3, padding="same"),
         nn.Conv2d(4, 6, 3, 2, 1, groups=2),
         nn.Conv2d(4, 6, 3, dilation=2, padding_mode="reflect", padding=1),
         nn.ConvTranspose2d(4, 5, 3),
@@ -85,6 +88,26 @@ def test_every_layer_does_to_a_stack_what_it_does_to_one(layer):
         expected = torch.autograd.grad(loss(leaves[0], leaves[1:]), leaves)
         for a, b, c in zip((ours[0], *ours[1]), (replayed[0], *replayed[1]), expected, strict=True):
             torch.testing.assert_close(a[client], c, rtol=1e-4, atol=1e-4)
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_bias_in_one_pass_is_a_bias_to_the_last_bit(clients):
+    """With its gradients, and the gradient of a gradient; x needs none."""
+    x, draw = images()[:clients], torch.Generator().manual_seed(1)
+    weight, bias = torch.rand(clients, 6, 4, 3, 3, generator=draw), torch.rand(clients, 6, generator=draw)
+
+    def loss(weight, bias, x):
+        return F.conv2d(x, weight, bias, 2, padding=1).pow(3).sum()
+
+    def twice(weight, bias, x):
+        return grad(lambda weight: grad(loss)(weight, bias, x).pow(2).sum())(weight)
+
+    for work in (grad(loss, (0, 1)), twice):
+        plain = vmap(work)(weight, bias, clients_last(x))
+        with ClientsAsChannels():
+            ours = vmap(work)(weight, bias, clients_last(x))
+        for a, b in zip(*((made if isinstance(made, tuple) else (made,)) for made in (ours, plain)), strict=True):
             assert torch.equal(a, b)
 
 

@@ -1,7 +1,8 @@
 """How a stack of clients' images lies in memory: a pixel's clients and channels side by side.
 
 There a grouped convolution over all clients runs as fast as one client's over as many images, and pooling faster.
-`vmap` keeps this order by itself but for some layers, which get rules of their own here. Values stay the same.
+`vmap` keeps this order by itself but for some layers, which get rules of their own here, as convolutions do, whose bias
+it would add in a second pass. Values stay the same.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class ClientsAsChannels(TorchFunctionMode):
         pools = func in (F.max_pool2d, torch.max_pool2d) and not kwargs.get("return_indices")
         if pools and args and args[0].dim() == 4:
             return pooled(*args, **{key: value for key, value in kwargs.items() if key != "return_indices"})
+        if func in (F.conv2d, torch.conv2d) and (options := of_one_pass(*args, **kwargs)):
+            return applied(Convolution, *options)
         if func in (F.group_norm, F.adaptive_avg_pool2d):  # these ask for torch's own order, which vmap cannot give
             return func(args[0].contiguous(), *args[1:], **kwargs)
         return func(*args, **kwargs)
@@ -39,14 +42,62 @@ def pooled(
     x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Tensor:
     """`torch.max_pool2d`."""
-    pair = [kernel_size, kernel_size if stride is None or stride == [] else stride, padding, dilation]
-    sizes = tuple(tuple(size) if isinstance(size, tuple | list) else (size, size) for size in pair)
+    step = kernel_size if stride is None or stride == [] else stride
+    sizes = tuple(map(pair, (kernel_size, step, padding, dilation)))
     out: Tensor = applied(MaxPool, x, sizes, ceil_mode)[0]
     return out
 
 
+def of_one_pass(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> tuple[Any, ...] | None:  # fmt: skip
+    """What `Convolution` wants; nothing for a convolution that `vmap` does as well by itself."""
+    if bias is None or x.dim() != 4 or isinstance(padding, str):
+        return None
+    return x, weight, bias, (*map(pair, (stride, padding, dilation)), False, (0, 0)), groups
+
+
+def pair(size: Any) -> tuple[int, ...]:
+    return tuple(size) if isinstance(size, tuple | list) else (size, size)
+
+
 def applied(function: type[Function], *inputs: Any) -> Any:
     return function.apply(*inputs)
+
+
+class Convolution(Function):
+    """A convolution that adds its bias as it goes; `vmap` would do so in a second pass over all images."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, options: Any, groups: int) -> Any:
+        return aten.convolution(x, weight, bias, *options, groups)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
+        x, weight, _, ctx.options, ctx.groups = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        wanted = (*ctx.needs_input_grad[:2], False)
+        by_x, by_weight, _ = aten.convolution_backward(grads[0], x, weight, None, *ctx.options, ctx.groups, wanted)
+        return by_x, by_weight, grads[0].sum((0, 2, 3)), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, options: Any, groups: int) -> Any:
+        count = info.batch_size
+        x, weight, bias = (
+            value.unsqueeze(0).expand(count, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip((x, weight, bias), in_dims, strict=False)
+        )
+        merged = as_channels(x, 0), weight.flatten(0, 1)
+        if count == 1:  # alone, torch takes another kernel if there is a bias, to other last bits
+            out = aten.convolution(*merged, None, *options, groups) + bias.reshape(1, -1, 1, 1)
+        else:
+            out = applied(Convolution, *merged, bias.flatten(), options, groups * count)
+        return as_clients(out, count), 0
 
 
 class MaxPool(Function):

@@ -12,6 +12,7 @@ from protofed.engines.engine import ORDINARY, Asked, Part, Report, Score
 from protofed.local import take_part, tested
 from protofed.measures.accuracy import tally
 from protofed.measures.personal import Hits, class_hits, fitting
+from protofed.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ class Loop:
     def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None:
         self.members, self.method, self.training, self.seed = members, method, training, seed
         self.kept: dict[int, Any] = {}
+        keep_freed_memory()
 
     def client(self, number: int, round: int) -> tuple[Client, Any]:
         """A client, joined if it had not yet, and what it keeps."""

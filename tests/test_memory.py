@@ -1,0 +1,29 @@
+"""Freed memory stays with the process."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource
+from protofed.memory import keep_freed_memory
+
+{keep}
+len(b"x" * (30 << 20))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+len(b"x" * (30 << 20))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked to")
+def test_memory_that_was_freed_is_used_again_without_new_pages():
+    def told(keep: str) -> int:
+        code = FAULTS.format(keep=keep)
+        return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+    assert told("keep_freed_memory()") < 1000 < told("")
