@@ -16,7 +16,7 @@ from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.reproduce import fedproto, page
 from protofed.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
-from protofed.reproduce.study import Cell, Seen, Study, converged, orderings, recipe, seen
+from protofed.reproduce.study import Cell, Figures, Seen, Study, converged, figures, orderings, recipe
 from test_cli import protofed as command  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +34,8 @@ TINY = Study("tiny", "A table of digits", CELLS, ("run.rounds=2", "data.clients=
 
 
 def made(row: str, paper: str, *shares: float, column: str = "n = 3") -> Seen:
-    return Seen(Cell(row, column, "r", (), paper), dict(enumerate(shares)), 0.0, 0.0, 1.0, 0.0)
+    runs = {seed: Figures(share, 0.0, 0.0, 1, 0.0) for seed, share in enumerate(shares)}
+    return Seen(Cell(row, column, "r", (), paper), runs)
 
 
 def test_a_run_has_converged_when_it_is_as_good_as_its_end():
@@ -77,12 +78,10 @@ def test_a_cell_is_what_its_runs_say(tmp_path):
         (folder / "clients.csv").write_text("\n".join(["client,test,accuracy_prototype", *lines, "2,0,"]) + "\n")
         rounds = [{"round": 1, "accuracy_prototype": None}, *({"round": n, "accuracy_prototype": 0.1} for n in (2, 3))]
         (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
-    found = seen(cell, {0: tmp_path / "0", 1: tmp_path / "1"})
+    found = Seen(cell, {seed: figures(cell, tmp_path / str(seed)) for seed in (0, 1)})
     assert found.accuracy == {0: 0.5, 1: 0.75}
-    assert found.spread == 0.25
     # running averages 1/4, 4/8 and 2/4, 6/8: half their difference is 0.125
-    assert found.running == pytest.approx(0.125)
-    assert (found.converged, found.sent) == (2.0, 100.5)
+    assert found.mean == (0.625, 0.25, pytest.approx(0.125), 2, 100.5)
 
 
 def test_no_run_is_made_twice_and_the_command_of_a_cell_gives_the_same(tmp_path):
@@ -137,7 +136,7 @@ def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa:
     first = json.loads(
         (tmp_path / "r/digits-n3/method.name=local+run.rounds=2+data.clients=3/seed-1/result.json").read_text()
     )
-    assert kept["cells"][0]["accuracy"]["1"] == first["accuracy"]["head"]["mean"]
+    assert kept["cells"][0]["runs"]["1"]["accuracy"] == first["accuracy"]["head"]["mean"]
     text = (tmp_path / "r" / "tiny-quick.md").read_text()
     assert "# A table of digits\n\nSeeds 0 to 1, made small by run.rounds=2, data.clients=3.\n" in text
     assert "| fedproto |" in text
@@ -145,6 +144,27 @@ def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa:
     code, out, _ = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r", "--json")
     assert json.loads(out) == kept
     assert "0 to be made" in command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")[1]
+
+
+def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(fedproto.STUDIES, "tiny", TINY)
+    words = ("reproduce", "tiny", "--quick")
+    first = json.loads(command(*words, "--seeds", "1", "--out", "a", "--json")[1])
+    (tmp_path / "first.json").write_text(json.dumps(first))
+    code, out, err = command(*words, "--seeds", "2", "--out", "b", "--kept", "first.json")
+    assert code == 0, err
+    assert "2 runs, 2 to be made" in out
+    both = json.loads(command(*words, "--seeds", "2", "--out", "a", "--json")[1])
+    assert json.loads((tmp_path / "b" / "tiny-quick.json").read_text()) == both
+    assert "0 to be made" in command(*words, "--seeds", "2", "--out", "c", "--kept", "b/tiny-quick.json")[1]
+    assert (
+        "--kept first.json is of tiny --quick, not of tiny." in command("reproduce", "tiny", "--kept", "first.json")[2]
+    )
+    assert "none.json is not a table's JSON" in command(*words, "--kept", "none.json")[2]
+    assert "drawn from the runs" in command("reproduce", "fedproto-figure2", "--kept", "first.json")[2]
+    first["cells"][0]["command"] = "protofed run recipes/other.toml"  # a cell that was another experiment then
+    (tmp_path / "first.json").write_text(json.dumps(first))
+    assert "3 runs, 3 to be made" in command(*words, "--seeds", "2", "--out", "d", "--kept", "first.json")[1]
 
 
 def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811
@@ -196,4 +216,4 @@ def test_kept_figures_can_be_computed_anew(row, seed, tmp_path, mnist_root):
     (cell,) = (one for one in study.cells if (one.row, one.column) == (row, "n = 3"))
     job = cell.job(tmp_path, seed, study.quick)
     found = sweep.finished(job.out, job.config)["accuracy"][cell.way]["mean"]
-    assert found == pytest.approx(told["accuracy"][str(seed)], abs=0.005)  # other processors round differently
+    assert found == pytest.approx(told["runs"][str(seed)]["accuracy"], abs=0.005)  # other processors round differently

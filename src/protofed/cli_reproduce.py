@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -23,12 +24,17 @@ def reproduce(
     out: Annotated[
         Path, typer.Option("--out", help="Where the runs and the tables go; runs that are there are not made again.")
     ] = Path("runs/reproduce"),
+    kept: Annotated[
+        Optional[Path],
+        typer.Option("--kept", help="A table's JSON of an earlier time: what it has is not run, only what is missing."),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Every table and figure of the four papers.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Make a table or figure of the papers, ours beside theirs, from runs that are made two at a time.
 
-    The same command goes on where an interrupted one stopped.
+    The same command goes on where an interrupted one stopped. With --kept docs/results/data/NAME.json a table that was
+    made before is shown at once.
     """
     from rich.console import Console
 
@@ -43,7 +49,9 @@ def reproduce(
         if known:
             raise UserError(f"{name} is not made by this command. {known.state.capitalize()}: {known.how}.")
         raise UserError(f'There is no study "{name}". {did_you_mean(name, [entry.name for entry in ENTRIES])}')
-    make(name, quick, seeds or STUDIES[name].seeds, out, as_json, Console(stderr=as_json))
+    if kept and STUDIES[name].picture:
+        raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave it out.")
+    make(name, quick, seeds or STUDIES[name].seeds, out, kept, as_json, Console(stderr=as_json))
 
 
 def show_list(as_json: bool) -> None:
@@ -61,28 +69,31 @@ def show_list(as_json: bool) -> None:
                 print(f"  {entry.name:<{wide}}  {entry.shows}\n  {'':<{wide}}    {entry.state}: {entry.how}")
 
 
-def make(name: str, quick: bool, seeds: int, out: Path, as_json: bool, console: Console) -> None:
+def make(name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_json: bool, console: Console) -> None:
     """Run what is missing, then show and write what was found."""
     from protofed import sweep
     from protofed.folder import write
     from protofed.pictures.page import write as write_picture
     from protofed.reproduce import page
     from protofed.reproduce.fedproto import STUDIES
-    from protofed.reproduce.study import as_json as kept
-    from protofed.reproduce.study import seen
+    from protofed.reproduce.study import Seen, figures, to_keep
+    from protofed.reproduce.study import kept as kept_in
     from protofed.screen import Progress, say
 
     study = STUDIES[name]
-    jobs = study.jobs(out, seeds, quick)
+    known = kept_in(kept, study, quick) if kept else {}
+    jobs = study.jobs(out, seeds, quick, known)
     say(console, f"{study.title}{', made small' if quick else ''}:")
     try:
         sweep.done(jobs, Progress(console, jobs).told)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None
-    small = study.smaller(quick)
-    found = [seen(cell, {seed: cell.out(out, seed, small) for seed in range(seeds)}) for cell in study.chosen(quick)]
-    told, stem = kept(study, found, quick), f"{name}{'-quick' if quick else ''}"
+    found = [Seen(cell, {}) for cell in study.chosen(quick)]
+    for (cell, runs), seed in product(found, range(seeds)):
+        place = (cell.row, cell.column, seed)
+        runs[seed] = known[place] if place in known else figures(cell, cell.out(out, seed, study.smaller(quick)))
+    told, stem = to_keep(study, found, quick), f"{name}{'-quick' if quick else ''}"
     files = [f"{stem}.md", f"{stem}.json"]
     write(out / files[0], page.page(study, found, seeds, quick).encode())
     write(out / files[1], json.dumps(told, indent=1).encode())

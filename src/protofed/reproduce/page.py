@@ -44,10 +44,11 @@ def details(study: Study, found: Sequence[Seen]) -> tuple[list[str], list[list[s
     for one in found:
         if one.cell.column == first:
             sent, _, rounds = study.sent.get(one.cell.row, "").rpartition(", ")
+            ours = one.mean
             lines.append(
                 [
-                    one.cell.row, f"{100 * one.spread:.1f}", f"{100 * one.running:.2f}",
-                    one.cell.paper.partition("± ")[2], f"{one.converged:.0f}", rounds, f"{one.sent / 1000:,.1f}", sent,
+                    one.cell.row, f"{100 * ours.spread:.1f}", f"{100 * ours.running:.2f}",
+                    one.cell.paper.partition("± ")[2], str(ours.converged), rounds, f"{ours.sent / 1000:,.1f}", sent,
                 ]
             )  # fmt: skip
     return heads, lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,29 +71,47 @@ class Study:
     def smaller(self, quick: bool) -> tuple[str, ...]:
         return self.quick if quick else ()
 
-    def jobs(self, root: Path, seeds: int, quick: bool) -> list[Job]:
-        """All runs, seed by seed, none of them twice."""
+    def jobs(self, root: Path, seeds: int, quick: bool, kept: Kept | None = None) -> list[Job]:
+        """All runs but those kept, seed by seed, none of them twice."""
         made: dict[Path, Job] = {}
         for seed in range(seeds):
             for cell in self.chosen(quick):
+                if (cell.row, cell.column, seed) in (kept or {}):
+                    continue
                 job = cell.job(root, seed, self.smaller(quick))
                 made.setdefault(job.out, job)
         return list(made.values())
 
 
+class Figures(NamedTuple):
+    """What a run gave."""
+
+    accuracy: float  # the mean over clients
+    spread: float  # over clients
+    running: float  # the same in the reading of FedProto's authors' code
+    converged: int  # rounds
+    sent: float  # numbers, up, from all clients in a round
+
+
 class Seen(NamedTuple):
-    """What the runs of a cell gave."""
+    """What the runs of a cell gave, by seed."""
 
     cell: Cell
-    accuracy: dict[int, float]  # by seed: the mean over clients
-    spread: float  # over clients, the mean over seeds
-    running: float  # the same in the reading of FedProto's authors' code
-    converged: float  # rounds, the mean over seeds
-    sent: float  # numbers, up, from all clients in a round
+    runs: dict[int, Figures]
+
+    @property
+    def accuracy(self) -> dict[int, float]:
+        return {seed: run.accuracy for seed, run in self.runs.items()}
 
     @property
     def interval(self) -> Interval:
         return Interval.of(list(self.accuracy.values()))
+
+    @property
+    def mean(self) -> Figures:
+        """Over seeds; rounds to converge are rounded."""
+        accuracy, spread, running, converged, sent = map(float, np.mean(list(self.runs.values()), 0))
+        return Figures(accuracy, spread, running, round(converged), sent)
 
 
 def recipe(name: str) -> Path:
@@ -103,21 +122,19 @@ def recipe(name: str) -> Path:
     raise UserError(f"There is no recipes/{name}.toml. Run this in a checkout of protofed, which has the recipes.")
 
 
-def seen(cell: Cell, folders: Mapping[int, Path]) -> Seen:
-    """From the finished runs of a cell, by seed."""
-    key = f"accuracy_{cell.way}"
-    accuracy, spreads, running, rounds, sent = {}, [], [], [], []
-    for seed, path in folders.items():
-        folder = Folder(path)
-        result = folder.result()
-        tested = [row for row in folder.clients() if row["test"]]
-        right, total = [round(row[key] * row["test"]) for row in tested], [row["test"] for row in tested]
-        accuracy[seed] = result["accuracy"][cell.way]["mean"]
-        spreads.append(result["accuracy"][cell.way]["std"])
-        running.append((over_clients(right, total, "running") or {"std": 0.0})["std"])
-        rounds.append(converged({row["round"]: row[key] for row in folder.rounds() if row.get(key) is not None}))
-        sent.append(result["cost"]["up_params"])
-    return Seen(cell, accuracy, *(float(np.mean(each)) for each in (spreads, running, rounds, sent)))
+def figures(cell: Cell, path: Path) -> Figures:
+    """From the folder of a finished run."""
+    folder, key = Folder(path), f"accuracy_{cell.way}"
+    result = folder.result()
+    tested = [row for row in folder.clients() if row["test"]]
+    right, total = [round(row[key] * row["test"]) for row in tested], [row["test"] for row in tested]
+    return Figures(
+        result["accuracy"][cell.way]["mean"],
+        result["accuracy"][cell.way]["std"],
+        (over_clients(right, total, "running") or {"std": 0.0})["std"],
+        converged({row["round"]: row[key] for row in folder.rounds() if row.get(key) is not None}),
+        result["cost"]["up_params"],
+    )
 
 
 def converged(accuracies: Mapping[int, float]) -> int:
@@ -170,15 +187,37 @@ def figure(told: str) -> float:
     return float(told.partition("±")[0])
 
 
-def as_json(study: Study, found: Sequence[Seen], quick: bool) -> dict[str, Any]:
+def to_keep(study: Study, found: Sequence[Seen], quick: bool) -> dict[str, Any]:
     """Everything that the tables are made of, small enough to keep."""
     cells = [
         {
             "row": one.cell.row, "column": one.cell.column, "way": one.cell.way, "paper": one.cell.paper or None,
-            "accuracy": {str(seed): value for seed, value in one.accuracy.items()},
-            "spread": one.spread, "running": one.running, "converged": one.converged, "sent": one.sent,
-            "command": one.cell.command(min(one.accuracy), study.smaller(quick)),
+            "command": one.cell.command(0, study.smaller(quick)),
+            "runs": {str(seed): run._asdict() for seed, run in one.runs.items()},
         }
         for one in found
     ]  # fmt: skip
     return {"name": study.name, "quick": quick, "title": study.title, "cells": cells}
+
+
+Kept = dict[tuple[str, str, int], Figures]
+"""By row, column and seed."""
+
+
+def kept(file: Path, study: Study, quick: bool) -> Kept:
+    """What `to_keep` made, of cells that are the same experiment as now."""
+    commands = {(cell.row, cell.column): cell.command(0, study.smaller(quick)) for cell in study.cells}
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        of = told["name"] + (" --quick" if told["quick"] else "")
+        found = {
+            (one["row"], one["column"], int(seed)): Figures(**run)
+            for one in told["cells"]
+            if commands.get((one["row"], one["column"])) == one["command"]
+            for seed, run in one["runs"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UserError(f"--kept {file} is not a table's JSON, as `protofed reproduce` writes it.") from problem
+    if of != (asked := study.name + (" --quick" if quick else "")):
+        raise UserError(f"--kept {file} is of {of}, not of {asked}.")
+    return found
