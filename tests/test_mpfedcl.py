@@ -101,13 +101,13 @@ POOL = Prototypes(
 def test_eq9_and_eq10_padding_by_hand():
     slots = MpFedCL(unit=False).prepare(Shared({}, POOL))
     assert slots.seen.tolist() == [1, 1, 0]
-    assert slots.vectors[:, 0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
+    assert slots.vectors[0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
     # Client 0 has fewer than two of class 1: both are the mean of all three, (0, 6). Client 1's stay.
-    assert slots.vectors[:, 1].tolist() == [[0, 6], [0, 6], [0, 6], [0, 10]]
+    assert slots.vectors[1].tolist() == [[0, 6], [0, 6], [0, 6], [0, 10]]
 
 
 SLOTS = Slots(
-    torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]]]),
+    torch.tensor([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 0.5]], [[0.0, 0.0], [0.0, 0.0]]]),
     torch.tensor([1.0, 1.0, 0.0]),
 )
 BATCH = Batch(torch.zeros(1, 1), torch.tensor([0]), torch.ones(1))

@@ -38,7 +38,7 @@ class Server(NamedTuple):
 class Slots(NamedTuple):
     """The pool as Eq. (11) reads it: for each (client, k) one prototype of every class."""
 
-    vectors: Tensor  # [slots, classes, dim]
+    vectors: Tensor  # [classes, slots, dim]
     seen: Tensor  # [classes]: has anybody a prototype of it?
 
 
@@ -91,8 +91,8 @@ class MpFedCL(Method[Server, Shared, Shared, Nothing]):
         centre = known.mean.sum(1) / held.sum(1).clamp(min=1).unsqueeze(-1)  # Eq. (9)
         group = self.modes if modes % self.modes == 0 and not self.cap else 1
         full = held.reshape(classes, -1, group).amin(-1).repeat_interleave(group, 1)
-        vectors = torch.where(full.unsqueeze(-1) > 0, known.mean, centre.unsqueeze(1)).transpose(0, 1)
-        return Slots(F.normalize(vectors, dim=-1) if self.unit else vectors.contiguous(), held.amax(1))
+        vectors = torch.where(full.unsqueeze(-1) > 0, known.mean, centre.unsqueeze(1))
+        return Slots(F.normalize(vectors, dim=-1) if self.unit else vectors, held.amax(1))
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Slots, kept: Nothing) -> Loss:
         """Eq. (12): cross-entropy plus the contrast with the pool."""
@@ -102,11 +102,11 @@ class MpFedCL(Method[Server, Shared, Shared, Nothing]):
 
     def against(self, z: Tensor, batch: Batch, pool: Slots) -> Tensor:
         """Eq. (11): in every slot the log-probability of the positives among the classes; the mean over slots."""
-        slots, classes, dim = pool.vectors.shape
+        classes, slots, dim = pool.vectors.shape
         v = (F.normalize(z, dim=-1) if self.unit else z) / self.temperature
-        floor = ((pool.seen - 1) * 1e9).repeat(slots)  # a class that nobody has is neither positive nor negative
-        scores = torch.addmm(floor, v, pool.vectors.reshape(-1, dim).T).reshape(-1, slots, classes)
-        chances = scores.log_softmax(-1).mean(1)  # [n, classes]
+        floor = ((pool.seen - 1) * 1e9).repeat_interleave(slots)  # what nobody has is neither positive nor negative
+        scores = torch.addmm(floor, v, pool.vectors.reshape(-1, dim).T).reshape(-1, classes, slots)
+        chances = scores.log_softmax(1).mean(-1)  # [n, classes]
         own = (batch.y.unsqueeze(1) == torch.arange(classes, device=z.device)).to(z.dtype)
         wanted = (own if self.positives == "own" else 1 - own) * pool.seen
         found = (chances * wanted).sum(-1) / wanted.sum(-1).clamp(min=1)
