@@ -120,7 +120,7 @@ def test_tables_have_the_papers_rows_and_columns():
     with_paper = {cell.row for cell in study.cells if cell.paper}
     assert with_paper == set(study.sent) == {*fedproto.BASELINES, "fedproto", "fedproto mixed"}
     (ours,) = (cell for cell in study.cells if (cell.row, cell.column) == ("fedproto", "n = 4"))
-    assert (ours.paper, ours.words, ours.way) == ("96.80 ± 0.41", ("partition.ways=4",), "prototype")
+    assert (ours.paper, ours.words, ours.way) == ("96.80 ± 0.41", ("run.eval_every=5", "partition.ways=4"), "prototype")
 
 
 def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa: F811
