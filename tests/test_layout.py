@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import protofed
 from protofed.data.examples import channels_last
@@ -91,24 +92,45 @@ def test_every_layer_does_to_a_stack_what_it_does_to_one(layer):
             assert torch.equal(a, b)
 
 
+def cubed(weight, bias, x):
+    return F.conv2d(input=x, weight=weight, bias=bias, stride=[2, 1], padding=1).pow(3).sum()
+
+
+def twice(weight, bias, x):
+    """A gradient of a gradient."""
+    return (grad(lambda weight: grad(cubed)(weight, bias, x).pow(2).sum())(weight),)
+
+
 @pytest.mark.parametrize("clients", [1, 3])
-def test_a_bias_in_one_pass_is_a_bias_to_the_last_bit(clients):
-    """With its gradients, and the gradient of a gradient; x needs none."""
-    x, draw = images()[:clients], torch.Generator().manual_seed(1)
-    weight, bias = torch.rand(clients, 6, 4, 3, 3, generator=draw), torch.rand(clients, 6, generator=draw)
+@pytest.mark.parametrize(("channels", "planes"), [(4, 6), (8, 16)])
+@pytest.mark.parametrize("work", [grad(cubed, (0, 1)), twice])
+def test_a_bias_in_one_pass_is_a_bias(clients, channels, planes, work):
+    """x needs no gradient. (To the last bit on the processor that this was written on.)"""
+    x, draw = clients_last(images(channels)[:clients]), torch.Generator().manual_seed(1)
+    weight, bias = (torch.rand(clients, planes, *size, generator=draw) for size in ((channels, 3, 3), ()))
+    plain = vmap(work)(weight, bias, x)
 
-    def loss(weight, bias, x):
-        return F.conv2d(x, weight, bias, 2, padding=1).pow(3).sum()
-
-    def twice(weight, bias, x):
-        return grad(lambda weight: grad(loss)(weight, bias, x).pow(2).sum())(weight)
-
-    for work in (grad(loss, (0, 1)), twice):
-        plain = vmap(work)(weight, bias, clients_last(x))
+    def ours(weight, bias, x):
         with ClientsAsChannels():
-            ours = vmap(work)(weight, bias, clients_last(x))
-        for a, b in zip(*((made if isinstance(made, tuple) else (made,)) for made in (ours, plain)), strict=True):
-            assert torch.equal(a, b)
+            return work(weight, bias, x)
+
+    for a, b in zip(vmap(ours)(weight, bias, x), plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
+    for a, b in zip(
+        vmap(ours, (None, 0, 0))(weight[0], bias, x), vmap(work, (None, 0, 0))(weight[0], bias, x), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))  # one weight for all
+
+
+def test_a_bias_has_no_pass_of_its_own():
+    def ours(weight, bias, x):
+        with ClientsAsChannels():
+            return cubed(weight, bias, x)
+
+    weight, bias = torch.ones(CLIENTS, 6, 4, 3, 3), torch.ones(CLIENTS, 6)
+    graph = make_fx(vmap(ours))(weight, bias, clients_last(images())).graph
+    (convolution,) = (node for node in graph.nodes if node.target is torch.ops.aten.convolution.default)
+    assert convolution.args[2].meta["tensor_meta"].shape == (CLIENTS * 6,)
 
 
 def test_pooling_that_tells_where_is_torchs_own():

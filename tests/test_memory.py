@@ -12,10 +12,14 @@ FAULTS = """
 import resource
 from protofed.memory import keep_freed_memory
 
+def step():
+    [b"x" * (10 << 20) for _ in range(4)]  # all of them are free in the end
+
 {keep}
-len(b"x" * (30 << 20))
+for _ in range(4):
+    step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-len(b"x" * (30 << 20))
+step()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 

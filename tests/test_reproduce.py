@@ -16,7 +16,18 @@ from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.reproduce import fedproto, page
 from protofed.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
-from protofed.reproduce.study import Cell, Figures, Seen, Study, converged, figures, orderings, recipe
+from protofed.reproduce.study import (
+    Cell,
+    Figures,
+    Seen,
+    Study,
+    converged,
+    figures,
+    orderings,
+    read_kept,
+    recipe,
+    to_keep,
+)
 from test_cli import protofed as command  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
@@ -153,6 +164,7 @@ def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa
     (tmp_path / "first.json").write_text(json.dumps(first))
     code, out, err = command(*words, "--seeds", "2", "--out", "b", "--kept", "first.json")
     assert code == 0, err
+    assert "3 figures are from first.json." in out
     assert "2 runs, 2 to be made" in out
     both = json.loads(command(*words, "--seeds", "2", "--out", "a", "--json")[1])
     assert json.loads((tmp_path / "b" / "tiny-quick.json").read_text()) == both
@@ -160,11 +172,43 @@ def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa
     assert (
         "--kept first.json is of tiny --quick, not of tiny." in command("reproduce", "tiny", "--kept", "first.json")[2]
     )
-    assert "none.json is not a table's JSON" in command(*words, "--kept", "none.json")[2]
+    assert "none.json cannot be read: No such file" in command(*words, "--kept", "none.json")[2]
     assert "drawn from the runs" in command("reproduce", "fedproto-figure2", "--kept", "first.json")[2]
-    first["cells"][0]["command"] = "protofed run recipes/other.toml"  # a cell that was another experiment then
+    first["cells"][0]["digest"] = "0"  # a cell that was another experiment then
     (tmp_path / "first.json").write_text(json.dumps(first))
     assert "3 runs, 3 to be made" in command(*words, "--seeds", "2", "--out", "d", "--kept", "first.json")[1]
+    fewer = json.loads(command(*words, "--seeds", "1", "--out", "e", "--kept", "b/tiny-quick.json", "--json")[1])
+    assert fewer == both  # nothing that was kept is lost
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda told: told["cells"][0].update(runs=[]), "is not a table's JSON"),
+        (lambda told: told["cells"][0]["runs"]["0"].update(accuracy=None), "is not a table's JSON"),
+        (lambda told: told["cells"][0].pop("runs"), "is not a table's JSON"),
+        (lambda told: told.pop("cells"), "is not a table's JSON"),
+        (lambda told: [one.update(digest="0") for one in told["cells"]], "has no cell that is the same experiment now"),
+        (lambda told: told.update(quick=False), "is of tiny, not of tiny --quick"),
+    ],
+)
+def test_what_cannot_have_been_kept_is_refused(change, message, tmp_path):
+    told = to_keep(TINY, [Seen(cell, {0: Figures(0.5, 0.1, 0.1, 3, 7.0)}) for cell in TINY.chosen(True)], True)
+    (tmp_path / "kept.json").write_text(json.dumps(told))
+    assert len(read_kept(tmp_path / "kept.json", TINY, True)) == 3
+    change(told)
+    (tmp_path / "kept.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match=message):
+        read_kept(tmp_path / "kept.json", TINY, True)
+
+
+@pytest.mark.parametrize("file", sorted(KEPT.glob("fedproto-table*.json")), ids=lambda file: file.stem)
+def test_what_the_docs_keep_is_shown_at_once(file):
+    """Every cell of it is the same experiment now."""
+    told = json.loads(file.read_text())
+    study = fedproto.STUDIES[told["name"]]
+    found = read_kept(file, study, told["quick"])
+    assert {cell for cell, _ in found} == set(study.chosen(told["quick"]))
 
 
 def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -76,26 +75,30 @@ def make(name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_js
     from protofed.pictures.page import write as write_picture
     from protofed.reproduce import page
     from protofed.reproduce.fedproto import STUDIES
-    from protofed.reproduce.study import Seen, figures, to_keep
-    from protofed.reproduce.study import kept as kept_in
+    from protofed.reproduce.study import Seen, figures, read_kept, to_keep
     from protofed.screen import Progress, say
 
     study = STUDIES[name]
-    known = kept_in(kept, study, quick) if kept else {}
+    known = read_kept(kept, study, quick) if kept else {}
     jobs = study.jobs(out, seeds, quick, known)
     say(console, f"{study.title}{', made small' if quick else ''}:")
+    if kept:
+        say(console, f"{len(known)} figures are from {kept}.")
     try:
         sweep.done(jobs, Progress(console, jobs).told)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None
-    found = [Seen(cell, {}) for cell in study.chosen(quick)]
-    for (cell, runs), seed in product(found, range(seeds)):
-        place = (cell.row, cell.column, seed)
-        runs[seed] = known[place] if place in known else figures(cell, cell.out(out, seed, study.smaller(quick)))
+    found = []
+    for cell in study.chosen(quick):
+        runs = {seed: run for (own, seed), run in known.items() if own == cell}
+        for seed in set(range(seeds)) - set(runs):
+            runs[seed] = figures(cell, cell.out(out, seed, study.smaller(quick)))
+        found.append(Seen(cell, dict(sorted(runs.items()))))
     told, stem = to_keep(study, found, quick), f"{name}{'-quick' if quick else ''}"
     files = [f"{stem}.md", f"{stem}.json"]
-    write(out / files[0], page.page(study, found, seeds, quick).encode())
+    out.mkdir(parents=True, exist_ok=True)
+    write(out / files[0], page.page(study, found, quick).encode())
     write(out / files[1], json.dumps(told, indent=1).encode())
     if study.picture:
         files.append(f"{stem}.png")
@@ -112,4 +115,4 @@ def make(name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_js
         say(console, line)
     for line in study.known:
         say(console, f"Known difference: {line}")
-    say(console, f"Written to {shlex.quote(str(out))}: {', '.join(files)}, and a run folder for each run.")
+    say(console, f"Written to {shlex.quote(str(out))}: {', '.join(files)}, and a folder for each run that was made.")

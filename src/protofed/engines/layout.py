@@ -49,13 +49,13 @@ def pooled(
 
 
 def of_one_pass(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> tuple[Any, ...] | None:  # fmt: skip
     """What `Convolution` wants; nothing for a convolution that `vmap` does as well by itself."""
-    if bias is None or x.dim() != 4 or isinstance(padding, str):
+    if bias is None or input.dim() != 4 or isinstance(padding, str):
         return None
-    return x, weight, bias, (*map(pair, (stride, padding, dilation)), False, (0, 0)), groups
+    return input, weight, bias, (*map(pair, (stride, padding, dilation)), False, (0, 0)), groups
 
 
 def pair(size: Any) -> tuple[int, ...]:

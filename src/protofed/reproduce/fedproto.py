@@ -97,7 +97,8 @@ TESTED = "run.eval_every=5"  # testing every round would be a tenth of the work,
 
 def changes(method: str, data: str) -> tuple[str, ...]:
     """What is changed in the recipe; which part of a net is shared is told by the numbers that the paper counts."""
-    words: tuple[str, ...] = (TESTED, f"method.name={method}") if method in BASELINES else (TESTED,)
+    words: tuple[str, ...] = () if data == "cifar10" else (TESTED,)  # cifar10's recipes say how often themselves
+    words += (f"method.name={method}",) if method in BASELINES else ()
     if method in ("fedper", "fedrep") and data != "cifar10":
         words += ("method.shared=convs",)
     return (*words, "method.head_epochs=1") if method == "fedrep" else words

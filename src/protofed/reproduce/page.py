@@ -15,8 +15,8 @@ SMALL = (
 )
 SPREAD = (
     "Each beside the paper's. Spread over clients: as it is, and as FedProto's authors' code has it (running). Rounds "
-    f"to converge: the first one that is within {100 * NEAR:.1f} points of the mean of the last {LAST}. Sent: "
-    "thousands of numbers, from all clients in a round."
+    f"to converge: of those tested, the first within {100 * NEAR:.1f} points of the mean of the last {LAST}. "
+    "Sent: thousands of numbers, from all clients in a round."
 )
 
 
@@ -89,10 +89,11 @@ def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def page(study: Study, found: Sequence[Seen], seeds: int, quick: bool) -> str:
+def page(study: Study, found: Sequence[Seen], quick: bool) -> str:
     """Everything, as Markdown."""
     smaller = f", made small by {', '.join(study.quick)}" if quick else ""
-    parts = [f"# {study.title}", f"Seeds 0 to {seeds - 1}{smaller}." if seeds > 1 else f"Seed 0{smaller}."]
+    last = max(seed for one in found for seed in one.runs)
+    parts = [f"# {study.title}", f"Seeds 0 to {last}{smaller}." if last else f"Seed 0{smaller}."]
     parts += [ACCURACY, markdown(*grid(found))]
     if study.sent:
         parts += [SPREAD, markdown(*details(study, found))]

@@ -45,6 +45,11 @@ class Cell:
         words = " ".join(f"--set {shlex.quote(word)}" for word in (*self.words, *smaller, f"run.seed={seed}"))
         return f"protofed run recipes/{self.recipe}.toml {words}"
 
+    def digest(self, smaller: Sequence[str] = ()) -> str:
+        """Tells two experiments apart, whatever their seeds."""
+        config = self.job(Path(), 0, smaller).config
+        return f"{config.digest()[:16]} {config.run.rounds}"
+
     def job(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> Job:
         file = recipe(self.recipe)
         config = Config.load(file, [*self.words, *smaller, f"run.seed={seed}", "engine.workers=1"])
@@ -76,7 +81,7 @@ class Study:
         made: dict[Path, Job] = {}
         for seed in range(seeds):
             for cell in self.chosen(quick):
-                if (cell.row, cell.column, seed) in (kept or {}):
+                if (cell, seed) in (kept or {}):
                     continue
                 job = cell.job(root, seed, self.smaller(quick))
                 made.setdefault(job.out, job)
@@ -192,7 +197,7 @@ def to_keep(study: Study, found: Sequence[Seen], quick: bool) -> dict[str, Any]:
     cells = [
         {
             "row": one.cell.row, "column": one.cell.column, "way": one.cell.way, "paper": one.cell.paper or None,
-            "command": one.cell.command(0, study.smaller(quick)),
+            "command": one.cell.command(0, study.smaller(quick)), "digest": one.cell.digest(study.smaller(quick)),
             "runs": {str(seed): run._asdict() for seed, run in one.runs.items()},
         }
         for one in found
@@ -200,24 +205,27 @@ def to_keep(study: Study, found: Sequence[Seen], quick: bool) -> dict[str, Any]:
     return {"name": study.name, "quick": quick, "title": study.title, "cells": cells}
 
 
-Kept = dict[tuple[str, str, int], Figures]
-"""By row, column and seed."""
+Kept = dict[tuple[Cell, int], Figures]
+"""What is known already, by cell and seed."""
 
 
-def kept(file: Path, study: Study, quick: bool) -> Kept:
-    """What `to_keep` made, of cells that are the same experiment as now."""
-    commands = {(cell.row, cell.column): cell.command(0, study.smaller(quick)) for cell in study.cells}
+def read_kept(file: Path, study: Study, quick: bool) -> Kept:
+    """What `to_keep` made, of cells that are the same experiments as now."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
         of = told["name"] + (" --quick" if told["quick"] else "")
+        stored = {(one["row"], one["column"], one["digest"]): one["runs"] for one in told["cells"]}
         found = {
-            (one["row"], one["column"], int(seed)): Figures(**run)
-            for one in told["cells"]
-            if commands.get((one["row"], one["column"])) == one["command"]
-            for seed, run in one["runs"].items()
+            (cell, int(seed)): Figures(**{name: value + 0 for name, value in run.items()})  # numbers, no null
+            for cell in study.chosen(quick)
+            for seed, run in stored.get((cell.row, cell.column, cell.digest(study.smaller(quick))), {}).items()
         }
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UserError(f"--kept {file} is not a table's JSON, as `protofed reproduce` writes it.") from problem
+    except OSError as problem:
+        raise UserError(f"--kept {file} cannot be read: {problem.strerror}.") from problem
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise UserError(f"--kept {file} is not a table's JSON, as `protofed reproduce` writes it now.") from problem
     if of != (asked := study.name + (" --quick" if quick else "")):
         raise UserError(f"--kept {file} is of {of}, not of {asked}.")
+    if not found:
+        raise UserError(f"--kept {file} has no cell that is the same experiment now. Leave it out to make all runs.")
     return found
