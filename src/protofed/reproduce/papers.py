@@ -25,9 +25,9 @@ PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         ("table2", "Table 2: MNIST, stdev 3", NOT_YET, f"{MADE} in hours"),
         ("table3", "Tables 1 and 3: FEMNIST", NOT_YET, f"{MADE}, with digits only and fewer images"),
         ("table4", "Tables 1 and 4: CIFAR-10", NOT_YET, f"{MADE} in days, with a subset and nets from scratch"),
-        ("figure2", "Fig. 2: t-SNE of four methods", NOT_YET, MADE),
+        ("figure2", "Fig. 2: t-SNE of four methods", PAPER_SCALE, f"{MADE} in ten minutes"),
         ("figure3", "Fig. 3: fewer images of a class", NOT_YET, MADE),
-        ("figure4", "Fig. 4: λ, on FEMNIST", NOT_YET, f"{MADE}, with digits only and fewer images"),
+        ("figure4", "Fig. 4: λ, on FEMNIST", SMALLER, f"{MADE}, with digits only and fewer images"),
     ),
     ("fednh", "FedNH (Dai et al. 2023)"): (
         ("table1", "Table 1: Cifar10, Dir(0.3)", SMALLER, f"a subset, 60 rounds, four methods: {FEDNH} table1"),
