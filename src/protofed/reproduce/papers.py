@@ -26,7 +26,7 @@ PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         ("table3", "Tables 1 and 3: FEMNIST", NOT_YET, f"{MADE}, with digits only and fewer images"),
         ("table4", "Tables 1 and 4: CIFAR-10", NOT_YET, f"{MADE} in days, with a subset and nets from scratch"),
         ("figure2", "Fig. 2: t-SNE of four methods", PAPER_SCALE, f"{MADE} in ten minutes"),
-        ("figure3", "Fig. 3: fewer images of a class", NOT_YET, MADE),
+        ("figure3", "Fig. 3: fewer images of a class", PAPER_SCALE, f"{MADE}; one seed so far"),
         ("figure4", "Fig. 4: λ, on FEMNIST", SMALLER, f"{MADE}, with digits only and fewer images"),
     ),
     ("fednh", "FedNH (Dai et al. 2023)"): (
