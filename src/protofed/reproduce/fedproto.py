@@ -92,7 +92,7 @@ TWO_TABLES = (
     "it would be the worst.",
 )
 QUICK = ("run.rounds=20", "partition.shots=20", "partition.test=20")
-TESTED = "run.eval_every=5"  # testing every round would be a tenth of the work, a quarter for methods with one model
+TESTED = "run.eval_every=5"  # testing every round would be a tenth of the work, and more for methods with one model
 
 
 def changes(method: str, data: str) -> tuple[str, ...]:
