@@ -9,7 +9,8 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
-from protofed.measures.accuracy import evenness, hit, predicted
+from protofed.data.examples import Examples
+from protofed.measures.accuracy import evenness, hit, predicted, tally
 from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1, ranks
 
 # Four classes, of which 3 is neither among the labels nor among the answers; 1 is answered but is no label.
@@ -132,3 +133,16 @@ def test_evenness_at_its_ends():
     assert evenness([0.0, 0.0])["jain"] == 1
     assert evenness([0.7])["worst_tenth"] == 0.7
     assert evenness([]) is None
+
+
+def test_examples_are_counted_batch_by_batch_and_no_more_than_one_where_nobody_answers():
+    data, asked = Examples(torch.zeros(1100, 1), torch.arange(1100) % 2, torch.arange(1100)), []
+
+    def ones(x):
+        asked.append(len(x))
+        return {"head": torch.tensor([[0.0, 1.0]]).expand(len(x), 2)}
+
+    assert tally(ones, data) == {"head": 550}
+    assert asked == [512, 512, 76]
+    assert tally(lambda x: asked.append(len(x)) or {}, data) == {}
+    assert asked[3:] == [512]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,9 +123,9 @@ class Examples:
             raise UserError(f"{bad:,} of the inputs' {raw.size:,} values are not finite. Fill them in.")
         return torch.from_numpy(np.ascontiguousarray(raw).reshape(len(raw), *wanted))
 
-    def batches(self, size: int) -> list[tuple[Tensor, Tensor]]:
-        """The whole set in order, in batches."""
-        return [self.take(part) for part in torch.arange(len(self)).split(size)] if len(self) else []
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The whole set in order, in batches, made one by one."""
+        return (self.take(part) for part in torch.arange(len(self)).split(size) if len(part))
 
 
 def channels_last(x: Tensor) -> Tensor:

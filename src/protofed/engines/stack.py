@@ -1,7 +1,7 @@
 """Many clients of one net as one: their parameters, messages and batches stacked, the method's `loss` mapped over them.
 
 What `local.train` does for one client, step by step, is done here for a stack of them. A short batch is filled up with
-examples of weight 0, a client that has finished stands still, and every now and then the finished ones leave.
+examples of weight 0; what a client has when it finishes is put aside, and every now and then the stack gets smaller.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from protofed import draws
@@ -107,7 +108,7 @@ def stepper(method: AnyMethod, net: Net, training: Training, downs: Shared, kept
     """One step of one client, mapped over clients: new parameters and optimiser state, the loss's terms, observed."""
 
     def one(
-        moving: Params, state: Any, fixed: Params, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, active: Tensor,
+        moving: Params, state: Any, fixed: Params, x: Tensor, y: Tensor, weight: Tensor, key: Tensor,
         down: list[Tensor], kept: list[Tensor], lr: Tensor,
     ) -> Any:  # fmt: skip
         def total(moving: Params) -> tuple[Tensor, Any]:
@@ -120,10 +121,9 @@ def stepper(method: AnyMethod, net: Net, training: Training, downs: Shared, kept
 
         grads, seen = grad(total, has_aux=True)(moving)
         moved, after = Optimiser(training, lr).step(moving, grads, state)
-        moved = {name: torch.where(active, value, moving[name]) for name, value in moved.items()}
         return moved, after, seen
 
-    return vmap(one, in_dims=(0, 0, 0, 0, 0, 0, 0, 0, downs.dims, kepts.dims, None))
+    return vmap(one, in_dims=(0, 0, 0, 0, 0, 0, 0, downs.dims, kepts.dims, None))
 
 
 class Phased:
@@ -161,32 +161,37 @@ class Phased:
         fixed = {name: value for name, value in stacked.items() if name not in moving}
         lr = torch.tensor(self.training.rate(self.clients[0].round))
         state = vmap(Optimiser(self.training, 0.0).start)(moving)
+        down, kept = self.down.first(width), self.kept.first(width)
         terms: dict[str, Tensor] = {}
         observed: tuple[Tensor, ...] = ()
-        rows, sizes = self.rows(width)
+        rows, weights, sizes, keys = self.planned(width, begun)
+        there = width
         for step in range(self.steps[0]):
-            running = sum(steps > step for steps in self.steps[:width])
-            if running <= narrowed(width):  # the finished ones leave
-                self.leave(running, width, moving, terms, observed)
+            running = sum(steps > step for steps in self.steps[:there])
+            if running < there:  # what is computed in the places of those that have finished is not looked at
+                self.leave(running, there, moving, terms, observed)
+                there = running
+            if running <= narrowed(width):
                 width = running
                 moving, fixed, terms = (
                     {name: value[:width] for name, value in part.items()} for part in (moving, fixed, terms)
                 )
                 state = {key: {name: value[:width] for name, value in part.items()} for key, part in state.items()}
                 observed = tuple(value[:width] for value in observed)
-            active = sizes[step, :width] > 0
-            x, y, weight = self.batch(step, rows[step, :width], sizes[step, :width], begun)
-            keys = torch.tensor([self.key("dropout", place, begun[place] + step) for place in range(width)])
+                down, kept = self.down.first(width), self.kept.first(width)
+            x, y = self.batch(step, rows[step, :width], begun)
             moving, state, (fresh, seen) = self.step(
-                moving, state, fixed, x, y, weight, keys, active, self.down.first(width), self.kept.first(width), lr
+                moving, state, fixed, x, y, weights[step, :width], keys[step, :width], down, kept, lr
             )
-            counts = sizes[step, :width]
             for name, value in fresh.items():
-                terms[name] = terms.get(name, 0) + torch.where(active, value, 0) * counts
-            last = torch.tensor([self.last[place] <= step < self.steps[place] for place in range(width)])
-            seen = tuple(torch.where(last.reshape(-1, *[1] * (value.dim() - 1)), value, 0) for value in seen)
+                terms[name] = terms.get(name, 0) + value * sizes[step, :width]
+            if observed and step in self.last[:width]:  # some begin their last epoch, which alone is reported
+                begin = torch.tensor([last == step for last in self.last[:width]])
+                observed = tuple(
+                    torch.where(begin.reshape(-1, *[1] * (value.dim() - 1)), 0, value) for value in observed
+                )
             observed = tuple(a + b for a, b in zip(observed, seen, strict=True)) if observed else seen
-        self.leave(0, width, moving, terms, observed)
+        self.leave(0, there, moving, terms, observed)
 
     def leave(
         self, first: int, width: int, moving: Params, terms: dict[str, Tensor], observed: tuple[Tensor, ...]
@@ -206,22 +211,29 @@ class Phased:
         client = self.clients[place]
         return draws.derive(client.seed, self.purpose, what, client.round, client.client, step)
 
-    def rows(self, width: int) -> tuple[Tensor, Tensor]:
-        """For each step and client which examples [steps, width, batch] of its set, and how many [steps, width]."""
+    def planned(self, width: int, begun: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """For each step and client: which of its examples and with which weights [steps, width, batch], how many, and
+        the key of its dropout [steps, width].
+        """
         batch = max(len(positions) for flat in self.flat for positions in flat)
         rows = torch.zeros(self.steps[0], width, batch, dtype=torch.long)
-        sizes = torch.zeros(self.steps[0], width)
+        sizes, keys = torch.zeros(self.steps[0], width), torch.zeros(self.steps[0], width, dtype=torch.long)
         for place, flat in enumerate(self.flat[:width]):
-            rows[:, place] = self.clients[place].data.index[0] if self.common else 0
-            for step, positions in enumerate(flat):
-                chosen = self.clients[place].data.index[positions] if self.common else positions
-                rows[step, place] = chosen[0]  # what fills a short batch up is the client's own, with weight 0
-                rows[step, place, : len(positions)] = chosen
-                sizes[step, place] = len(positions)
-        return rows, sizes
+            sizes[: len(flat), place] = torch.tensor([float(len(positions)) for positions in flat])
+            keys[: len(flat), place] = torch.tensor(
+                [self.key("dropout", place, begun[place] + step) for step in range(len(flat))]
+            )
+            filled = pad_sequence(flat, batch_first=True, padding_value=-1)
+            filled = torch.where(filled < 0, filled[:, :1], filled)  # a short batch is filled up with its own, weight 0
+            rows[: len(flat), place] = filled[:, :1]
+            rows[: len(flat), place, : filled.shape[1]] = filled
+            if self.common:
+                rows[:, place] = self.clients[place].data.index[rows[:, place]]
+        weights = (torch.arange(batch) < sizes.unsqueeze(-1)).float()
+        return rows, weights, sizes, keys
 
-    def batch(self, step: int, rows: Tensor, sizes: Tensor, begun: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs [width, batch, ...], labels and weights [width, batch] of a step."""
+    def batch(self, step: int, rows: Tensor, begun: list[int]) -> tuple[Tensor, Tensor]:
+        """Inputs [width, batch, ...] and labels [width, batch] of a step."""
         if self.common:
             data = self.clients[0].data
             x, y = data.normalised(data.x[rows.reshape(-1)]).unflatten(0, rows.shape), data.y[rows]
@@ -231,8 +243,7 @@ class Phased:
                 change = changer(self.training.augment, self.key("augment", place, begun[place] + step))
                 pieces.append(self.clients[place].data.take(positions, change))
             x, y = (torch.stack(parts) for parts in zip(*pieces, strict=True))
-        weight = (torch.arange(rows.shape[1]) < sizes.unsqueeze(1)).to(x.dtype)
-        return x if self.clients[0].net.plain else clients_last(x), y, weight
+        return x if self.clients[0].net.plain else clients_last(x), y
 
 
 def narrowed(width: int) -> int:

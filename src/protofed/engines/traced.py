@@ -1,8 +1,8 @@
 """A step that has been watched once and is then replayed: the same operations, without the calls that led to them.
 
 `vmap`, `grad` and the net's modules cost more than the arithmetic of small nets. What they come to in the end is a list
-of torch operations that depends on nothing but the inputs' shapes and types; it is written down once and run from then
-on. Results are the same to the last bit.
+of torch operations that depends on nothing but the inputs' shapes and types; it is written down once, made short, and
+run from then on. Results are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 PATIENCE = 30
 """How many steps of a kind are taken as they are before one is watched, which takes as long."""
+BOUND = {
+    "add", "bitwise_and", "bitwise_xor", "bmm", "convolution", "div", "eq", "ge", "gt", "mean", "mul", "ne", "neg",
+    "relu", "sub", "sum", "where",
+}  # fmt: skip
+"""Operations that torch.NAME calls in half the time that torch.ops.aten.NAME takes to read its arguments."""
 
 
 class Recorded(NamedTuple):
@@ -53,7 +59,78 @@ class Traced:
             gives.append(out)
             return outputs
 
-        module = make_fx(flat)(*[leaf.detach() for leaf in leaves])  # one tensor in two places is two inputs
+        inputs = [leaf.detach() for leaf in leaves]  # one tensor in two places is two inputs
+        module = make_fx(flat)(*inputs)
         module.graph.eliminate_dead_code()
+        if not any(target._schema.is_mutable for target in operations(module)):
+            compute_constants(module)
+            shorten_views(module, inputs)
+        if self.compiled:
+            module.recompile()
+            return Recorded(torch.compile(module, dynamic=False), gives[-1])
+        bind(module)
         module.recompile()
-        return Recorded(torch.compile(module, dynamic=False) if self.compiled else module, gives[-1])
+        return Recorded(module.forward, gives[-1])
+
+
+def operations(module: GraphModule) -> list[Any]:
+    """The torch operations of a recorded step."""
+    return [node.target for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+
+
+def compute_constants(module: GraphModule) -> None:
+    """What depends on no input is computed now, once."""
+    for place, node in enumerate(module.graph.nodes):
+        if isinstance(node.target, torch._ops.OpOverload) and not node.all_input_nodes:
+            module.register_buffer(f"constant{place}", node.target(*node.args, **node.kwargs))
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.get_attr(f"constant{place}"))
+            module.graph.erase_node(node)
+
+
+class Layouts(Interpreter):
+    """Runs a recorded step and notes where in memory each of its tensors lies, and how."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.seen: dict[Node, tuple[Any, ...]] = {}
+
+    def run_node(self, node: Node) -> Any:
+        result = super().run_node(node)
+        if isinstance(result, Tensor):
+            memory = result.untyped_storage().data_ptr(), result.storage_offset(), result.dtype
+            self.seen[node] = memory, tuple(result.shape), result.stride()
+        return result
+
+
+def shorten_views(module: GraphModule, inputs: list[Tensor]) -> None:
+    """A view of a view of a tensor is one look at that tensor, with the sizes and strides that are known now."""
+    layouts = Layouts(module)
+    layouts.run(*inputs)
+    seen, graph = layouts.seen, module.graph
+    looks: dict[tuple[Any, ...], Node] = {}
+    bases: dict[Node, Node] = {}
+    for node in graph.nodes:
+        sources = node.all_input_nodes
+        if not isinstance(node.target, torch._ops.OpOverload) or len(sources) != 1 or node not in seen:
+            continue
+        base = bases.get(sources[0], sources[0])
+        if base not in seen or seen[base][0] != seen[node][0]:  # it is no view, or one that begins elsewhere
+            continue
+        bases[node], key = base, (base, *seen[node][1:])
+        if seen[base] == seen[node]:
+            looks[key] = base
+        elif key not in looks:
+            with graph.inserting_before(node):
+                looks[key] = graph.call_function(torch.as_strided, key)
+        node.replace_all_uses_with(looks[key])
+        bases[looks[key]] = base
+    graph.eliminate_dead_code()
+
+
+def bind(module: GraphModule) -> None:
+    """The operations that are called most get their quick names."""
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and isinstance(node.args[0], Node):
+            name = node.target._schema.name.removeprefix("aten::")
+            node.target = getattr(torch, name) if name in BOUND else node.target

@@ -36,10 +36,13 @@ def hit(scores: Tensor, y: Tensor) -> Tensor:
 
 @torch.no_grad()
 def tally(answer: Callable[[Tensor], dict[str, Tensor]], examples: Examples) -> dict[str, int]:
-    """By each way to predict, how many of the examples get the right answer."""
+    """By each way to predict, how many of the examples get the right answer; nothing where there is no way."""
     right: dict[str, int] = {}
     for x, y in examples.batches(EVALUATE):
-        for way, scores in answer(x).items():
+        answers = answer(x)
+        if not answers:  # nor will there be for the others
+            break
+        for way, scores in answers.items():
             right[way] = right.get(way, 0) + int(hit(scores, y).sum())
     return right
 
