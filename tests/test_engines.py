@@ -151,6 +151,16 @@ def test_the_finished_leave_now_and_then():
     assert [narrowed(width) for width in (1, 2, 3, 4, 10, 20)] == [0, 1, 2, 3, 7, 15]
 
 
+@pytest.mark.parametrize("method", ["fedproto", "local"])
+def test_those_that_have_finished_move_no_more_while_the_others_go_on(method):
+    """Too few have finished for the stack to get smaller, so that steps are taken in their places, too."""
+    labels = [[0, 1, 2] * 8] * 6 + [[0, 1, 2] * 4, [1, 2]]
+    experiment = config(method, train={"epochs": 2, "momentum": 0.9})
+    stacked, loop = (played_on(engine, experiment, federation(labels)) for engine in (Stacked, Loop))
+    torch.testing.assert_close(everything(stacked), everything(loop), rtol=1e-4, atol=1e-5)
+    assert [row["loss"] for row in stacked.rounds] == [pytest.approx(row["loss"], rel=1e-4) for row in loop.rounds]
+
+
 # Workers
 
 

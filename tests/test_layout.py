@@ -255,3 +255,38 @@ def test_masks_of_a_replayed_step_follow_the_key():
     assert not torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
     assert torch.equal(second, vmap(dropped)(x, torch.tensor([3, 2])))
+
+
+def steps_of(traced):
+    """The names of a recorded function's operations."""
+    (recorded,) = traced.recorded.values()
+    return [
+        getattr(node.target, "__name__", "") for node in recorded.run.__self__.graph.nodes if node.op == "call_function"
+    ]
+
+
+def test_a_view_of_a_view_is_one_look_wherever_the_tensor_begins():
+    def turned(a):
+        return a.transpose(0, 1).unsqueeze(0).expand(2, 4, 3) * 2, a.transpose(0, 1).unsqueeze(0).expand(2, 4, 3) + 1
+
+    traced, x = Traced(turned, patience=0), torch.arange(24.0).reshape(2, 3, 4)
+    for one in (x[0], x[1]):  # the second begins in the middle of its memory
+        assert all(torch.equal(a, b) for a, b in zip(traced(one), turned(one), strict=True))
+    assert steps_of(traced) == ["as_strided", "mul", "add"]
+
+
+def test_a_view_that_begins_elsewhere_is_made_anew():
+    traced, x = Traced(lambda a: a[1].unsqueeze(0) * 2, patience=0), torch.arange(12.0).reshape(4, 3)
+    assert traced(x[:2]).tolist() == [[6, 8, 10]]
+    assert traced(x[2:]).tolist() == [[18, 20, 22]]
+
+
+def test_what_depends_on_no_input_is_computed_once():
+    traced = Traced(lambda a: a + torch.arange(3), patience=0)
+    assert [traced(torch.ones(3) * turn).tolist() for turn in (1, 2)] == [[1, 2, 3], [2, 3, 4]]
+    assert steps_of(traced) == ["add"]
+
+
+def test_a_step_that_writes_in_place_begins_anew_each_time():
+    traced = Traced(lambda a: torch.zeros(2).add_(a).unsqueeze(0), patience=0)
+    assert [traced(torch.ones(2)).tolist() for _ in range(3)] == [[[1, 1]]] * 3
