@@ -16,6 +16,7 @@ import pytest
 from protofed import sweep
 from protofed.compare import by_setting
 from protofed.errors import UserError
+from protofed.folder import Folder
 from protofed.pictures.page import write
 from protofed.pictures.sweep import numbers, picture
 from protofed.statistics import Interval, Row, paired
@@ -112,6 +113,18 @@ def test_what_is_wrong_is_said_before_the_first_run(words, message, command, tmp
     assert code == 2
     assert message in err
     assert not (tmp_path / "s").exists()
+
+
+def test_what_is_wrong_with_one_run_is_said_at_once(command, tmp_path):  # noqa: F811
+    """The other one would take minutes; it can be continued."""
+    sets = ["--set", "data.clients=3", "--set", "run.rounds=20000"]
+    with Folder.new(tmp_path / "s" / "method.pull=0" / "seed-0") as taken:
+        code, _, err = command(
+            "sweep", "--grid", "method.pull=0,2", "--seeds", "1", *sets, "--out", str(tmp_path / "s")
+        )
+    assert code == 2
+    assert f"{taken.path} is in use by another run." in err
+    assert not (tmp_path / "s" / "method.pull=2" / "seed-0" / "result.json").exists()
 
 
 def test_runs_of_one_setting_are_put_together():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,14 +110,16 @@ def distance(result: Result) -> float | None:
 
 
 def done(jobs: Sequence[Job], told: Callable[[Job, dict[str, Any]], None]) -> None:
-    """Do all of them; `told` hears of each as it ends."""
+    """Do all of them; `told` hears of each as it ends. An error, or Ctrl-C, stops the others: they can be continued."""
+    others = set(active_children())
     with ProcessPoolExecutor(AT_ONCE, initializer=ends_with, initargs=(os.getpid(),)) as pool:
         try:
             waiting = {pool.submit(finished, job.out, job.config): job for job in jobs}
             for one in as_completed(waiting):
                 told(waiting[one], one.result())
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.kill()
             raise
 
 
