@@ -281,7 +281,33 @@ def test_a_view_that_begins_elsewhere_is_made_anew():
     assert traced(x[2:]).tolist() == [[18, 20, 22]]
 
 
-def test_what_depends_on_no_input_is_computed_once():
+def test_a_view_that_says_where_it_begins_begins_there():
+    traced, x = Traced(lambda a: a.as_strided((2,), (1,), 0) * 2, patience=0), torch.arange(6.0).reshape(2, 3)
+    assert [traced(one).tolist() for one in x] == [[0, 2], [0, 2]]
+
+
+def test_a_conjugate_is_no_mere_view():
+    """It comes in with every product of complex numbers, as in a filter that is learned by its frequencies."""
+
+    def filtered(x, a, b):
+        return torch.fft.ifft(torch.fft.fft(x) * torch.complex(a, b)).real.pow(3).sum()
+
+    x, a, b = torch.rand(3, 4, 8, generator=torch.Generator().manual_seed(0))
+    slopes = vmap(grad(filtered, (1, 2)))
+    for ours, expected in zip(Traced(slopes, patience=0)(x, a, b), slopes(x, a, b), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_a_part_that_has_a_name_for_profilers_is_recorded():
+    def named(a):
+        with torch.profiler.record_function("part"):
+            return a + 1
+
+    traced = Traced(named, patience=0)
+    assert [traced(torch.ones(1) * turn).item() for turn in (1, 2)] == [2, 3]
+
+
+def test_constants_are_made_once():
     traced = Traced(lambda a: a + torch.arange(3), patience=0)
     assert [traced(torch.ones(3) * turn).tolist() for turn in (1, 2)] == [[1, 2, 3], [2, 3, 4]]
     assert steps_of(traced) == ["add"]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.utils.rnn import pad_sequence
@@ -224,9 +225,9 @@ class Phased:
                 [self.key("dropout", place, begun[place] + step) for step in range(len(flat))]
             )
             filled = pad_sequence(flat, batch_first=True, padding_value=-1)
-            filled = torch.where(filled < 0, filled[:, :1], filled)  # a short batch is filled up with its own, weight 0
-            rows[: len(flat), place] = filled[:, :1]
-            rows[: len(flat), place, : filled.shape[1]] = filled
+            filled = F.pad(filled, (0, batch - filled.shape[1]), value=-1)
+            own = torch.where(filled < 0, filled[:, :1], filled)  # what fills a short batch up is its own, of weight 0
+            rows[: len(flat), place] = own
             if self.common:
                 rows[:, place] = self.clients[place].data.index[rows[:, place]]
         weights = (torch.arange(batch) < sizes.unsqueeze(-1)).float()

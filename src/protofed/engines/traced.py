@@ -31,7 +31,10 @@ class Recorded(NamedTuple):
 
 
 class Traced:
-    """A function of trees of tensors, recorded for each kind of input that comes often, and compiled if asked to."""
+    """A function of trees of tensors, recorded for each kind of input that comes often, and compiled if asked to.
+
+    Nobody may write into what it returns: that may be a constant of the recording, or an input.
+    """
 
     def __init__(self, function: Callable[..., Any], compiled: bool = False, patience: int = PATIENCE) -> None:
         self.function, self.compiled = function, compiled
@@ -62,12 +65,12 @@ class Traced:
         inputs = [leaf.detach() for leaf in leaves]  # one tensor in two places is two inputs
         module = make_fx(flat)(*inputs)
         module.graph.eliminate_dead_code()
-        if not any(target._schema.is_mutable for target in operations(module)):
-            compute_constants(module)
-            shorten_views(module, inputs)
         if self.compiled:
             module.recompile()
             return Recorded(torch.compile(module, dynamic=False), gives[-1])
+        if not any(target._schema.is_mutable for target in operations(module)):
+            make_constants(module)
+            shorten_views(module, inputs)
         bind(module)
         module.recompile()
         return Recorded(module.forward, gives[-1])
@@ -78,28 +81,38 @@ def operations(module: GraphModule) -> list[Any]:
     return [node.target for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
 
 
-def compute_constants(module: GraphModule) -> None:
-    """What depends on no input is computed now, once."""
+def make_constants(module: GraphModule) -> None:
+    """Tensors that are made from nothing, as a row of numbers is, are made now, once."""
     for place, node in enumerate(module.graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and not node.all_input_nodes:
+        made_from_nothing = isinstance(node.target, torch._ops.OpOverload) and not node.all_input_nodes
+        if made_from_nothing and not node.is_impure() and torch.Tag.nondeterministic_seeded not in node.target.tags:
             module.register_buffer(f"constant{place}", node.target(*node.args, **node.kwargs))
             with module.graph.inserting_before(node):
                 node.replace_all_uses_with(module.graph.get_attr(f"constant{place}"))
             module.graph.erase_node(node)
 
 
+class Layout(NamedTuple):
+    """Where a tensor lies in memory, how its numbers are read, and how they are ordered."""
+
+    memory: tuple[Any, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
 class Layouts(Interpreter):
-    """Runs a recorded step and notes where in memory each of its tensors lies, and how."""
+    """Runs a recorded step and notes the layout of each of its tensors."""
 
     def __init__(self, module: GraphModule) -> None:
-        super().__init__(module, garbage_collect_values=False)
-        self.seen: dict[Node, tuple[Any, ...]] = {}
+        super().__init__(module, garbage_collect_values=False)  # two tensors at one place are one's views
+        self.found: dict[Node, Layout] = {}
 
     def run_node(self, node: Node) -> Any:
         result = super().run_node(node)
-        if isinstance(result, Tensor):
-            memory = result.untyped_storage().data_ptr(), result.storage_offset(), result.dtype
-            self.seen[node] = memory, tuple(result.shape), result.stride()
+        if isinstance(result, Tensor) and result.layout is torch.strided:
+            read = result.dtype, result.is_conj(), result.is_neg()
+            memory = result.untyped_storage().data_ptr(), result.storage_offset(), *read
+            self.found[node] = Layout(memory, tuple(result.shape), result.stride())
         return result
 
 
@@ -107,30 +120,32 @@ def shorten_views(module: GraphModule, inputs: list[Tensor]) -> None:
     """A view of a view of a tensor is one look at that tensor, with the sizes and strides that are known now."""
     layouts = Layouts(module)
     layouts.run(*inputs)
-    seen, graph = layouts.seen, module.graph
+    found, graph = layouts.found, module.graph
     looks: dict[tuple[Any, ...], Node] = {}
-    bases: dict[Node, Node] = {}
+    bases: dict[Node, Node] = {}  # of each look the tensor that it looks at
     for node in graph.nodes:
         sources = node.all_input_nodes
-        if not isinstance(node.target, torch._ops.OpOverload) or len(sources) != 1 or node not in seen:
+        if not isinstance(node.target, torch._ops.OpOverload) or len(sources) != 1 or node not in found:
             continue
         base = bases.get(sources[0], sources[0])
-        if base not in seen or seen[base][0] != seen[node][0]:  # it is no view, or one that begins elsewhere
+        if base not in found or found[base].memory != found[node].memory:
+            continue  # it is no view, or one that begins elsewhere, or is read otherwise
+        if node.target is torch.ops.aten.as_strided.default:  # begins where it says, wherever the tensor begins
             continue
-        bases[node], key = base, (base, *seen[node][1:])
-        if seen[base] == seen[node]:
+        key = (base, found[node].shape, found[node].strides)
+        if found[base] == found[node]:
             looks[key] = base
         elif key not in looks:
             with graph.inserting_before(node):
                 looks[key] = graph.call_function(torch.as_strided, key)
+            bases[looks[key]] = base
         node.replace_all_uses_with(looks[key])
-        bases[looks[key]] = base
     graph.eliminate_dead_code()
 
 
 def bind(module: GraphModule) -> None:
     """The operations that are called most get their quick names."""
     for node in module.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and isinstance(node.args[0], Node):
+        if isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], Node):
             name = node.target._schema.name.removeprefix("aten::")
             node.target = getattr(torch, name) if name in BOUND else node.target
