@@ -73,7 +73,7 @@ def verdict(found: Sequence[Seen]) -> list[str]:
 
 
 def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    made = Table(box=SIMPLE_HEAD, padding=0)  # three columns of ours and the paper's fit 80 letters
     for place, name in enumerate(heads):
         made.add_column(
             name, justify="right" if place else "left", style="dim" if name.startswith("paper") else None,
