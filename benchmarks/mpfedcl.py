@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
-from protofed import Config, clusters
+from protofed import Config
 from protofed.core import Phase
-from protofed.engines.stack import train_together
+from protofed.engines.stack_training import train_together
 from protofed.engines.stacked import MOST, Stacked
-from protofed.local import train
-from protofed.members import Members
-from protofed.runner import Runner
-from protofed.threads import one_thread
+from protofed.engines.threads import one_thread
+from protofed.experiment.members import Members
+from protofed.experiment.runner import Runner
+from protofed.methods.parts import clusters
+from protofed.training import train
 
 WORDS = ["data.clients=40", 'partition.name="iid"', "data.limit=2000", "engine.workers=1", "eval.personal=false"]
 METHODS = {"fedavg": 'method.name="fedavg"', "mpfedcl": "method.k=4"}

@@ -27,12 +27,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from protofed.config import Config
 from protofed.engines.choice import has_compiler
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
-from protofed.members import Members
+from protofed.experiment.config import Config
+from protofed.experiment.members import Members
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "fedproto-mnist-n3.toml"
 PEERS = Path(__file__).parents[1] / ".peers"

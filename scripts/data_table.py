@@ -9,7 +9,7 @@ from pathlib import Path
 
 from series import finished
 
-from protofed.members import titled
+from protofed.experiment.members import titled
 
 NWAY = "partition.shots=40 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=15"
 RUNS = {

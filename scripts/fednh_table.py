@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from series import finished, two_at_a_time
 
-from protofed.folder import Folder
-from protofed.statistics import Interval
+from protofed.experiment.folder import Folder
+from protofed.measures.intervals import Interval
 
 RUNS, RECIPE = Path("runs/fednh"), "recipes/fednh-cifar10.toml"
 METHODS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from protofed import Config, run
-from protofed.folder import Folder
+from protofed.experiment.folder import Folder
 from protofed.methods import METHODS
 
 RUNS, RECIPE, ROUNDS = Path("runs/methods"), "recipes/fedproto-mnist-n3.toml", 30

@@ -16,7 +16,7 @@ import torch
 from protofed import Result
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
-from protofed.newcomer import Newcomer, join
+from protofed.models.join import Newcomer, join
 
 NEWCOMERS, WAYS, TEST = 5, 3, 200
 

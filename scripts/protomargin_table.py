@@ -21,16 +21,16 @@ from series import two_at_a_time
 
 from protofed import Config
 from protofed.core import Prototypes, cross_entropy
-from protofed.data.examples import Examples
 from protofed.engines.choice import resolved
-from protofed.folder import write
+from protofed.engines.threads import one_thread
+from protofed.examples import Examples
+from protofed.experiment.folder import write
+from protofed.experiment.members import Members
+from protofed.experiment.roster import roster
+from protofed.experiment.runner import Runner
 from protofed.measures.discrepancy import bandwidth, feature_discrepancy, gradient_dissimilarity, mean_mmd
-from protofed.measures.margins import aggregate_mean_margin
-from protofed.members import Members
+from protofed.methods.parts.margins import aggregate_mean_margin
 from protofed.pictures import bands
-from protofed.roster import roster
-from protofed.runner import Runner
-from protofed.threads import one_thread
 
 RUNS, PICTURES = Path("runs/protomargin"), Path("docs/pictures")
 EVERY, LAST = 20, 20

@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from protofed import Config, sweep
+from protofed import Config
+from protofed.studies import sweep
 
 
 def finished(out: Path, recipe: str | None, words: str) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from series import finished
 from protofed import Result
 from protofed.core import Net, Params
 from protofed.data.sources import SOURCES
-from protofed.local import take_part
-from protofed.members import Members
+from protofed.experiment.members import Members
 from protofed.pictures.spiral import Panel, draw
+from protofed.training import take_part
 
 TRAIN = (
     "net.name=mlp_spiral net.bias=false train.batch=64 train.lr=0.1 train.momentum=0.9 train.weight_decay=1e-5 "

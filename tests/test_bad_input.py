@@ -125,7 +125,7 @@ def test_a_recipe_that_is_not_text_is_listed_all_the_same(command, tmp_path):  #
 
 
 def test_init_writes_an_experiment_file_that_is_the_default_with_every_key_explained(command, tmp_path):  # noqa: F811
-    from protofed.config import Config
+    from protofed.experiment.config import Config
 
     code, out, _ = command("init", "mine.toml")
     assert (code, out) == (0, "Written to mine.toml. Change it, then: protofed run mine.toml\n")
@@ -143,12 +143,12 @@ def test_init_writes_an_experiment_file_that_is_the_default_with_every_key_expla
 def test_every_option_of_everything_is_explained():
     from dataclasses import fields
 
-    from protofed.data.skew import PARTITIONS
-    from protofed.local import Training
+    from protofed.data.partitions import PARTITIONS
+    from protofed.experiment.options import meanings
+    from protofed.experiment.sections import Data, EngineChoice, Eval, Run, System
     from protofed.methods import METHODS
     from protofed.nets import NETS
-    from protofed.options import meanings
-    from protofed.sections import Data, EngineChoice, Eval, Run, System
+    from protofed.training import Training
 
     for kind in (
         Run,

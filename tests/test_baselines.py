@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from protofed import local
+from protofed import training as local
 from protofed.core import Batch, Phase, Private, Upload, Weights
 from protofed.errors import UserError
-from protofed.local import take_part, train
+from protofed.experiment.members import Members
+from protofed.experiment.runner import Runner
 from protofed.measures.accuracy import tally
-from protofed.members import Members
 from protofed.methods.ditto import Ditto
 from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedbabu import FedBABU
@@ -25,7 +25,7 @@ from protofed.methods.fedrod import FedROD, Own
 from protofed.methods.fesem import Centres, FeSEM
 from protofed.net import Net, selected
 from protofed.nets.cnn import Cnn
-from protofed.runner import Runner
+from protofed.training import take_part, train
 from toys import config, everything, federation, figures, net, played
 
 EQUAL = [[0, 1, 2] * 3] * 4

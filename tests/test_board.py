@@ -9,8 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from protofed import run
-from protofed.board import Board, scalars
 from protofed.errors import UserError
+from protofed.experiment.tensorboard import Board, scalars
 
 TABLE = {"data": {"clients": 3}}
 

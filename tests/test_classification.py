@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
-from protofed.data.examples import Examples
+from protofed.examples import Examples
 from protofed.measures.accuracy import evenness, hit, predicted, tally
 from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1, ranks
 

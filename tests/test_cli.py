@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from protofed import cli
-from protofed.config import Config
+from protofed.cli.screen import Screen, duration, verdict
+from protofed.experiment.config import Config
+from protofed.experiment.members import shared_out
+from protofed.experiment.runner import run
 from protofed.measures.accuracy import over_clients
-from protofed.members import shared_out
-from protofed.runner import run
-from protofed.screen import Screen, duration, verdict
 
 FAST = ["--set", "run.rounds=2", "--set", "data.clients=4"]
 
@@ -150,7 +150,7 @@ def test_a_full_disk_is_a_message(protofed, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "a/rounds.jsonl")
 
-    monkeypatch.setattr("protofed.folder.Folder.add_round", full)
+    monkeypatch.setattr("protofed.experiment.folder.Folder.add_round", full)
     code, _, err = protofed("run", *FAST, "--out", "a")
     assert (code, err) == (
         1,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.config import Config
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError
+from protofed.experiment.config import Config
 from protofed.methods.fedproto import FedProto
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))

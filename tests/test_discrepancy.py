@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from protofed.core import cross_entropy
-from protofed.data.examples import Examples
+from protofed.examples import Examples
 from protofed.measures.discrepancy import bandwidth, feature_discrepancy, gradient_dissimilarity, mean_mmd, mmd
 from toys import examples, net
 

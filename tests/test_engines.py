@@ -16,16 +16,16 @@ import pytest
 import torch
 
 import protofed
-from protofed import checkpoint
-from protofed.config import Config
 from protofed.core import Method, Params, Phase, Private, average
 from protofed.engines.choice import engine, has_compiler, resolved, workers_for
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
-from protofed.engines.stack import Shared, narrowed
+from protofed.engines.stack_training import Shared, narrowed
 from protofed.engines.stacked import MOST, Stacked
 from protofed.errors import UserError
-from protofed.members import Members
+from protofed.experiment import checkpoint
+from protofed.experiment.config import Config
+from protofed.experiment.members import Members
 from protofed.methods.local import Local
 from toys import config, everything, federation, net, played_on
 
@@ -283,7 +283,7 @@ def alive(pids: list[int]) -> list[int]:
 
 SCRIPT = """
 import sys, protofed, torch
-from protofed import runner
+from protofed.experiment import runner
 class Tell:
     def started(self, *_): ...
     def round(self, row):

@@ -8,9 +8,9 @@ import torch
 
 import protofed
 from protofed.data.sources import SOURCES
-from protofed.measuring import measure
+from protofed.measures.on_demand import measure
 from protofed.methods import METHODS
-from protofed.newcomer import join
+from protofed.models.join import join
 
 QUICK = {"creff": {"match_steps": 5, "head_epochs": 5}, "fedtgp": {"epochs": 5, "pull": 1.0}}
 

@@ -30,8 +30,8 @@ def test_all_clients_are_evaluated_with_the_servers_model():
 def test_one_client_makes_it_local_from_the_same_start():
     members = federation([[0, 1, 2] * 5])
     shared = played(config("fedavg", rounds=1), members)
-    from protofed.local import Training, train
     from protofed.methods.local import Local
+    from protofed.training import Training, train
 
     start = FedAvg().start(members.server(0, 0)).params
     alone = train(

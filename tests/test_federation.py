@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import protofed
-from protofed.config import Config
 from protofed.errors import UserError
+from protofed.experiment.config import Config
 
 DRAW = np.random.RandomState(0)
 

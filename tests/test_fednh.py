@@ -12,8 +12,8 @@ from torch import nn
 from protofed.core import Batch, Upload, Weights
 from protofed.errors import UserError
 from protofed.methods.fednh import FedNH, Sent, head_of
+from protofed.methods.parts.sphere import cosines, orthonormal, search, uniform
 from protofed.net import Net
-from protofed.sphere import cosines, orthonormal, search, uniform
 from toys import bank, config, federation, figures, played
 
 HEAD = "head.out.weight"

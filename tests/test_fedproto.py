@@ -94,7 +94,7 @@ def test_emd_of_nothing_positive_is_an_even_histogram():
 
 def trained(labels: list[int], method: FedProto, client: int = 0) -> tuple[Trained, Bank]:
     """A client after a round, and what it sends."""
-    from protofed.local import Training, train
+    from protofed.training import Training, train
 
     members = federation([labels] * (client + 1))
     one, down = members.client(0, 0, client), Bank(Prototypes.empty(3, 5))

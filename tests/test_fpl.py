@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from protofed.clusters import finch
 from protofed.core import Prototypes, Upload
 from protofed.methods.fpl import FPL, Guides
 from protofed.methods.mpfedcl import Shared
+from protofed.methods.parts.clusters import finch
 from toys import bank, config, everything, federation, played
 
 

@@ -8,8 +8,8 @@ import torch
 
 import protofed
 from protofed.data.augment import changer, crop, flip
-from protofed.data.examples import Examples
 from protofed.errors import UserError
+from protofed.examples import Examples
 from test_cli import protofed as command  # noqa: F401
 from test_data import wanted
 

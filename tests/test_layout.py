@@ -11,11 +11,11 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import protofed
-from protofed.data.examples import channels_last
 from protofed.draws import DerivedDropout
 from protofed.engines.layout import ClientsAsChannels, clients_last
+from protofed.engines.replay import Traced
 from protofed.engines.stacked import Stacked
-from protofed.engines.traced import Traced
+from protofed.examples import channels_last
 from toys import config, everything, federation, net, played_on
 
 CLIENTS, BATCH = 3, 2

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from protofed.config import Config
+from protofed.experiment.config import Config
+from protofed.experiment.runner import run
 from protofed.methods import METHODS
-from protofed.runner import run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from newcomers import newcomer

@@ -9,9 +9,9 @@ from torch import nn
 from protofed.core import Batch, Loss, Phase, Site, cross_entropy
 from protofed.draws import DerivedDropout, generator
 from protofed.errors import UserError
-from protofed.local import Optimiser, Training, schedule, train
 from protofed.methods.local import Local
 from protofed.net import Net
+from protofed.training import Optimiser, Training, schedule, train
 from toys import examples, federation, net
 
 
@@ -173,7 +173,7 @@ def test_every_phase_has_a_new_optimiser():
 def test_dropout_masks_differ_by_round_and_client(change, monkeypatch):
     keys = []
     monkeypatch.setattr(
-        "protofed.local.draws.DerivedDropout", lambda key: keys.append(key.item()) or DerivedDropout(key)
+        "protofed.training.draws.DerivedDropout", lambda key: keys.append(key.item()) or DerivedDropout(key)
     )
     for where in ({}, change):
         made = site(dropout=0.5, **where)

@@ -12,12 +12,12 @@ import torch
 import protofed
 from protofed.core import cross_entropy
 from protofed.errors import UserError
-from protofed.folder import Folder
+from protofed.experiment.folder import Folder
 from protofed.measures.accuracy import evenness
 from protofed.measures.discrepancy import gradient_dissimilarity
 from protofed.measures.geometry import drift, scatter, similarity
-from protofed.measures.margins import aggregate_mean_margin
-from protofed.measuring import MEASURES, measure, some
+from protofed.measures.on_demand import MEASURES, measure, some
+from protofed.methods.parts.margins import aggregate_mean_margin
 from test_cli import protofed as command  # noqa: F401
 
 TABLE = {"run": {"rounds": 4, "trace_every": 1}, "data": {"clients": 4}, "eval": {"personal": True}}
@@ -238,4 +238,4 @@ def test_own_data_are_measured_in_python(command, tmp_path):  # noqa: F811
     again = protofed.Result.load(tmp_path / "own", federation)
     assert measure(again) == measure(run)
     assert list(measure(run, ["confusion"])["confusion"].rows) == ["mole", "newt", "owl"]
-    assert "so it is measured there: protofed.measuring.measure(" in command("measure", "own")[2]
+    assert "so it is measured there: protofed.measures.on_demand.measure(" in command("measure", "own")[2]

@@ -10,7 +10,7 @@ import pytest
 
 FAULTS = """
 import resource
-from protofed.memory import keep_freed_memory
+from protofed.engines.memory import keep_freed_memory
 
 def step():
     [b"x" * (10 << 20) for _ in range(4)]  # all of them are free in the end

@@ -12,14 +12,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import protofed
-from protofed import weights
 from protofed.core import Phase
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
-from protofed.export import FromRaw, write_model
 from protofed.methods import METHODS
 from protofed.methods.local import Local
-from protofed.newcomer import join
+from protofed.models.export import FromRaw, write_model
+from protofed.models.join import join
+from protofed.nets import weights
 from test_cli import protofed as command  # noqa: F401
 from test_layout import Viewed
 from toys import bank

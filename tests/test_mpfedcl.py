@@ -11,9 +11,9 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from protofed.clusters import dbscan, kmeans, lloyd, padded
 from protofed.core import Batch, Prototypes, Upload
 from protofed.methods.mpfedcl import MpFedCL, Shared, Slots, merge
+from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded
 from protofed.net import Net
 from protofed.nets.mlp import MlpMpFedCL
 from toys import config, everything, federation, figures, played

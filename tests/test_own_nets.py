@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import protofed
-from protofed.config import Config
 from protofed.errors import UserError
+from protofed.experiment.config import Config
 from protofed.nets.own import Own
 from test_federation import Both, Residual, X, Y, _own_nets_draw_where_they_like, line, table  # noqa: F401
 

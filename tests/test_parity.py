@@ -18,9 +18,9 @@ from protofed.draws import DerivedDropout, derive, generator
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
+from protofed.experiment.runner import Runner
 from protofed.messages import flatten, unflatten
 from protofed.methods import METHODS
-from protofed.runner import Runner
 from toys import config, everything, federation, net, played, played_on
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}

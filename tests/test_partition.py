@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.data.partition import Dirichlet, Iid, Labels, NWay, Part, Pooled, a_share, deal
-from protofed.data.skew import PARTITIONS, ByDomain, DirichletPowerLaw, FromFile, Natural, PowerLaw, Shards
+from protofed.data.partitions import PARTITIONS, ByDomain, DirichletPowerLaw, FromFile, Natural, PowerLaw, Shards
+from protofed.data.partitions.base import Dirichlet, Iid, Labels, NWay, Part, Pooled, a_share, deal
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
-from protofed.runner import run
+from protofed.experiment.runner import run
 
 TRAIN = np.repeat(np.arange(10), 200)
 TEST = np.repeat(np.arange(10), 50)

@@ -11,11 +11,11 @@ import torch
 from protofed import Config, Federation, run
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
-from protofed.local import take_part
-from protofed.measures.personal import accuracies, by_client, class_hits, fairness
+from protofed.experiment.personal import accuracies, by_client, class_hits, fairness
+from protofed.experiment.roster import sample
+from protofed.experiment.runner import Runner
 from protofed.methods.fedavg import FedAvg
-from protofed.roster import sample
-from protofed.runner import Runner
+from protofed.training import take_part
 from toys import LABELS, config, examples, federation, figures, played, played_on
 
 PERSONAL = {"eval": {"personal": True}}

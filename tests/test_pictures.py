@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from protofed import cli, draws, sweep
-from protofed.config import Config
+from protofed import cli, draws
 from protofed.data.images import PETS
-from protofed.folder import Folder
+from protofed.experiment.config import Config
+from protofed.experiment.folder import Folder
+from protofed.experiment.runner import run
+from protofed.measures.intervals import Row
 from protofed.pictures import bands, catalogue, clients, curves, embedded, scatter, similarity
-from protofed.pictures.page import COLOURS, look, write
 from protofed.pictures.runs import Run, grouped, titles
-from protofed.runner import run
-from protofed.statistics import Row
+from protofed.pictures.style import COLOURS, look, write
+from protofed.studies import sweep
 
 SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
 SPIRAL = ["data.name=spiral", "net.name=mlp_spiral", "data.limit=300", "partition.name=iid", "run.eval_every=3"]

@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from protofed import pretrain, weights
-from protofed.config import Config
 from protofed.core import Client
 from protofed.data.dataset import Dataset, Source
-from protofed.data.encoder import encoded
-from protofed.data.examples import Examples, channels_last
 from protofed.data.images import MEAN, STD, in_colour
 from protofed.data.sources import SOURCES
+from protofed.engines.threads import cores, one_thread, threads
 from protofed.errors import UserError
-from protofed.nets import NETS, make
-from protofed.threads import cores, one_thread, threads
+from protofed.examples import Examples, channels_last
+from protofed.experiment.config import Config
+from protofed.experiment.encoder import encoded
+from protofed.models import pretrain
+from protofed.nets import NETS, make, weights
 from test_cli import protofed as command  # noqa: F401
 
 SMALL = ("--size", "16", "--set", "net.width=4", "--epochs", "4", "--batch", "8", "--threads", "1")

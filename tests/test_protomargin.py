@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from protofed.core import Prototypes, Upload
-from protofed.measures.margins import (
+from protofed.methods.parts.margins import (
     aggregate_mean_margin,
     channels_scaled,
     other_classes,

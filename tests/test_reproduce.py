@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from protofed import sweep
-from protofed.catalogue import recipes
-from protofed.config import Config
-from protofed.data.partition import Labels
+from protofed.cli.listing import recipes
+from protofed.data.partitions.base import Labels
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
-from protofed.reproduce import fedproto, page
-from protofed.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
-from protofed.reproduce.study import (
+from protofed.experiment.config import Config
+from protofed.studies import sweep
+from protofed.studies.reproduce import fedproto, page
+from protofed.studies.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
+from protofed.studies.reproduce.study import (
     Cell,
     Figures,
     Seen,

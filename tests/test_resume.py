@@ -16,12 +16,12 @@ import pytest
 from filelock import FileLock
 from safetensors.torch import load
 
-from protofed import checkpoint
-from protofed.config import Config
 from protofed.errors import UserError
-from protofed.folder import LOCK, Folder, uninterrupted, write
+from protofed.experiment import checkpoint
+from protofed.experiment.config import Config
+from protofed.experiment.folder import LOCK, Folder, uninterrupted, write
+from protofed.experiment.runner import run
 from protofed.methods import METHODS
-from protofed.runner import run
 
 TABLE = {
     "run": {"rounds": 8, "sample": 0.7}, "data": {"clients": 6}, "train": {"clip": 1.0},
@@ -268,7 +268,7 @@ def test_a_folder_that_cannot_be_written_to_is_said(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr("protofed.folder.FileLock.acquire", refuse)
+    monkeypatch.setattr("protofed.experiment.folder.FileLock.acquire", refuse)
     with pytest.raises(UserError) as refused:
         run(TABLE, tmp_path)
     assert str(refused.value) == (

@@ -12,8 +12,8 @@ from protofed.core import Phase
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
+from protofed.experiment.roster import roster, sample
 from protofed.methods.fedproto import FedProto
-from protofed.roster import roster, sample
 from toys import LABELS, config, everything, federation, net, played, played_on
 
 

@@ -13,16 +13,16 @@ import pytest
 import torch
 
 import protofed
-from protofed import checkpoint
-from protofed.config import Config
 from protofed.core import Phase
 from protofed.errors import UserError
-from protofed.folder import Folder
+from protofed.experiment import checkpoint
+from protofed.experiment.config import Config
+from protofed.experiment.folder import Folder
+from protofed.experiment.roster import sample
+from protofed.experiment.runner import Runner, run
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
-from protofed.roster import sample
-from protofed.runner import Runner, run
 from toys import config, everything, federation, figures, played
 
 SMALL = {"run": {"rounds": 3}, "data": {"clients": 5}, "train": {"clip": 1.0}}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.data.examples import Examples
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
+from protofed.examples import Examples
 
 IDX = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from protofed import sweep
-from protofed.compare import by_setting
+from protofed.cli.compare import by_setting
 from protofed.errors import UserError
-from protofed.folder import Folder
-from protofed.pictures.page import write
-from protofed.pictures.sweep import numbers, picture
-from protofed.statistics import Interval, Row, paired
+from protofed.experiment.folder import Folder
+from protofed.measures.intervals import Interval, Row, paired
+from protofed.pictures.style import write
+from protofed.pictures.sweep_plot import numbers, picture
+from protofed.studies import sweep
 from test_cli import protofed as command  # noqa: F401
 
 SMALL = ["--set", "run.rounds=2", "--set", "data.clients=3"]

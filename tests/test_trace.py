@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from protofed import run
-from protofed.config import Config
 from protofed.errors import UserError
-from protofed.folder import Folder
+from protofed.experiment.config import Config
+from protofed.experiment.folder import Folder
 
 TABLE = {"run": {"rounds": 5, "trace_every": 2, "sample": 0.7}, "data": {"clients": 5}}
 

@@ -26,7 +26,7 @@ def test_nets_start_from_the_layers_of_a_file_and_say_which(command, tmp_path): 
     members = protofed.Result.load(tmp_path / "b").state.members
     assert members.nets[0].layers == {}  # the folder needs the file no more
     started = protofed.Config.load(tmp_path / "b" / "config.toml")
-    from protofed.members import Members
+    from protofed.experiment.members import Members
 
     first = Members.of(started).client(0, 0, 2).params
     assert torch.equal(first["body.fc1.weight"], protofed.Result.load(tmp_path / "a").model(0).body.fc1.weight)

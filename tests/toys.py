@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protofed.config import Config
 from protofed.core import AnyMethod, Prototypes
-from protofed.data.examples import Examples
-from protofed.data.partition import Part
-from protofed.members import Members
+from protofed.data.partitions.base import Part
+from protofed.examples import Examples
+from protofed.experiment.config import Config
+from protofed.experiment.members import Members
+from protofed.experiment.results import summary
+from protofed.experiment.runner import Runner
 from protofed.messages import flatten
 from protofed.net import Net
-from protofed.results import summary
-from protofed.runner import Runner
 
 CLASSES = 3
 INPUTS = 4

@@ -14,11 +14,11 @@ __version__ = "0.1.0"
 __all__ = ["Config", "Federation", "Result", "UserError", "run"]
 
 if TYPE_CHECKING:
-    from protofed.config import Config
     from protofed.errors import UserError
-    from protofed.federation import Federation
-    from protofed.results import Result
-    from protofed.runner import run
+    from protofed.experiment.config import Config
+    from protofed.experiment.federation import Federation
+    from protofed.experiment.results import Result
+    from protofed.experiment.runner import run
 
 
 def __getattr__(name: str) -> Any:
@@ -26,11 +26,11 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     homes = {
-        "Config": "protofed.config",
+        "Config": "protofed.experiment.config",
         "UserError": "protofed.errors",
-        "Federation": "protofed.federation",
-        "Result": "protofed.results",
-        "run": "protofed.runner",
+        "Federation": "protofed.experiment.federation",
+        "Result": "protofed.experiment.results",
+        "run": "protofed.experiment.runner",
     }
     if name not in homes:
         raise AttributeError(f"module 'protofed' has no attribute {name!r}")

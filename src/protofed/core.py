@@ -21,7 +21,7 @@ from protofed.prototypes import Prototypes, found_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protofed.data.examples import Examples
+    from protofed.examples import Examples
 
 __all__ = [
     "AnyMethod", "Batch", "Client", "Loss", "Method", "Net", "Nothing", "Params", "Phase", "Private", "Prototypes",

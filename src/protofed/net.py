@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from protofed.data.examples import channels_last
 from protofed.draws import DrawFrom, no_global_draws
 from protofed.errors import UserError
+from protofed.examples import channels_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from protofed.data.examples import Examples
+    from protofed.examples import Examples
 
 EVALUATE = 512
 """How many examples go through a net at once where nothing is trained."""

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from protofed.data.examples import Examples
-from protofed.data.partition import Labels, a_share
+from protofed.data.partitions.base import Labels, a_share
 from protofed.draws import random_state
 from protofed.errors import UserError
+from protofed.examples import Examples
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from protofed.data.dataset import Dataset, grouped
-from protofed.data.examples import Examples
 from protofed.draws import random_state
+from protofed.examples import Examples
 
 
 def synthetic(where: Path, phi1: float = 1.0, phi2: float = 1.0, clients: int = 30, stream: str = "a") -> Dataset:

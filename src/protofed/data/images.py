@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from protofed.data.dataset import Dataset, fitting, found, grouped, read_npz
-from protofed.data.examples import Constant, Examples
 from protofed.data.idx import read_idx
-from protofed.data.partition import a_share
+from protofed.data.partitions.base import a_share
 from protofed.draws import random_state
 from protofed.errors import UserError
+from protofed.examples import Constant, Examples
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """ImageNet's, as published."""

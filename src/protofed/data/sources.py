@@ -10,9 +10,9 @@ import numpy as np
 
 from protofed.data import generated, images, tables
 from protofed.data.dataset import Dataset, Source
-from protofed.data.examples import Examples
-from protofed.data.partition import a_share
+from protofed.data.partitions.base import a_share
 from protofed.draws import random_state
+from protofed.examples import Examples
 
 
 def digits(where: Path) -> Dataset:

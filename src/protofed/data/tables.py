@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from protofed.data.dataset import Dataset, fitting, found, grouped, read_npz
-from protofed.data.examples import Examples
 from protofed.data.labels import names, numbered
 from protofed.errors import UserError
+from protofed.examples import Examples
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 

@@ -11,12 +11,12 @@ from protofed.engines.engine import Engine
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
-from protofed.roster import per_round
-from protofed.threads import cores
+from protofed.engines.threads import cores
+from protofed.experiment.roster import per_round
 
 if TYPE_CHECKING:
-    from protofed.config import Config
-    from protofed.members import Members
+    from protofed.experiment.config import Config
+    from protofed.experiment.members import Members
 
 SMALL = 50e6
 """Multiplications of a step below which calling torch costs as much as computing, so that stacking pays."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from protofed.core import Upload
-    from protofed.measures.personal import Hits
+    from protofed.experiment.personal import Hits
 
 
 Part = Literal["test", "validation"]

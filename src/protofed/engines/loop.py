@@ -9,17 +9,17 @@ import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import ORDINARY, Asked, Part, Report, Score
-from protofed.local import take_part, tested
+from protofed.engines.memory import keep_freed_memory
+from protofed.experiment.personal import Hits, class_hits, fitting
 from protofed.measures.accuracy import tally
-from protofed.measures.personal import Hits, class_hits, fitting
-from protofed.memory import keep_freed_memory
+from protofed.training import take_part, tested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from protofed.data.examples import Examples
-    from protofed.local import Outcome, Training
-    from protofed.members import Members
+    from protofed.examples import Examples
+    from protofed.experiment.members import Members
+    from protofed.training import Outcome, Training
 
 
 class Loop:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofed.engines.loop import Loop
-    from protofed.measures.personal import Hits
+    from protofed.experiment.personal import Hits
 
 TRIES = 3
 """How often a piece of work is begun anew when its worker dies."""

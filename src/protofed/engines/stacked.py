@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from protofed.engines.engine import ORDINARY, Asked, Report
 from protofed.engines.loop import Loop
-from protofed.engines.stack import Step, shapes, train_together
-from protofed.engines.traced import Traced
-from protofed.local import trained
+from protofed.engines.replay import Traced
+from protofed.engines.stack_training import Step, shapes, train_together
+from protofed.training import trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from protofed.core import AnyMethod
-    from protofed.local import Training
-    from protofed.members import Members
+    from protofed.experiment.members import Members
+    from protofed.training import Training
 
 MOST = 10
 """How many clients are stacked: a fixed rule, so that results do not depend on how many processes there are."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from protofed.data.examples import Examples
+    from protofed.examples import Examples
 
 Reporting = Literal["clients", "running"]
 

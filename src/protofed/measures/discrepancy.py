@@ -12,7 +12,7 @@ from torch import Tensor
 from protofed.net import EVALUATE, Batch, Net, Params
 
 if TYPE_CHECKING:
-    from protofed.data.examples import Examples
+    from protofed.examples import Examples
 
 
 def bandwidth(q: Tensor) -> float:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protofed.measures.margins import common, same_class
+from protofed.methods.parts.margins import common, same_class
 from protofed.prototypes import Prototypes, ratio
 
 

@@ -10,8 +10,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.clusters import kmeans
 from protofed.core import Method, Net, Nothing, Params, Site, Trained, Upload, Weights, average
+from protofed.methods.parts.clusters import kmeans
 
 
 class Centres(NamedTuple):

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from protofed import clusters
 from protofed.core import Batch, Loss, Method, Net, Nothing, Params, Prototypes, Scores, Site, Trained, Upload, average
+from protofed.methods.parts import clusters
 
 from protofed.core import cross_entropy, mean  # isort: skip
 from protofed.methods.fedproto import apart, class_sums

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protofed.core import Method, Net, Nothing, Params, Prototypes, Scores, Site, Trained, Upload, Weights, average
-from protofed.measures.margins import channels_scaled, same_class, semantic_margins
+from protofed.methods.parts.margins import channels_scaled, same_class, semantic_margins
 
 
 class Guided(NamedTuple):

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from torch import nn
 
+from protofed.experiment.options import options
 from protofed.net import Net
 from protofed.nets.cnn import Cnn
 from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
 from protofed.nets.mlp import Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
 from protofed.nets.resnet import ResNet18
-from protofed.options import options
 
 
 class Design(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from protofed.pictures.page import COLOURS, COLUMN, STYLES, head, in_powers, lettered, open_axes, write
+from protofed.pictures.style import COLOURS, COLUMN, STYLES, head, in_powers, lettered, open_axes, write
 
 if TYPE_CHECKING:
     from pathlib import Path

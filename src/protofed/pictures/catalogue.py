@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.pictures import clients, curves, partition, scatter, similarity, spiral, sweep
+from protofed.measures.intervals import Row
+from protofed.pictures import clients, curves, scatter, similarity, spiral
+from protofed.pictures import holdings as partition
+from protofed.pictures import sweep_plot as sweep
 from protofed.pictures.runs import Run
-from protofed.statistics import Row
-from protofed.sweep import read
+from protofed.studies.sweep import read
 
 
 class Wishes(NamedTuple):

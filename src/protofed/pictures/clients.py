@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from protofed.errors import UserError
 from protofed.pictures.curves import WAYS, said
-from protofed.pictures.page import COLOURS, COLUMN, MARKS, head, lettered, open_axes, panels
 from protofed.pictures.runs import Run, grouped, titles
+from protofed.pictures.style import COLOURS, COLUMN, MARKS, head, lettered, open_axes, panels
 
 
 def accuracies(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> dict[str, np.ndarray]:

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.folder import Folder
+from protofed.experiment.folder import Folder
 from protofed.measures.geometry import centres
-from protofed.measures.margins import aggregate_mean_margin
+from protofed.methods.parts.margins import aggregate_mean_margin
 from protofed.pictures import bands
 from protofed.pictures.runs import Run, grouped
 

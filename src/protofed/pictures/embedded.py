@@ -10,17 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core import Net, Params
-from protofed.data.examples import Examples
 from protofed.draws import random_state
+from protofed.engines.threads import one_thread
 from protofed.errors import UserError
-from protofed.local import take_part
-from protofed.members import Members
+from protofed.examples import Examples
+from protofed.experiment.members import Members
+from protofed.experiment.results import Result, State
 from protofed.methods.fednh import FedNH
 from protofed.methods.protomargin import ProtoMargin
 from protofed.pictures.runs import Run
 from protofed.prototypes import Prototypes
-from protofed.results import Result, State
-from protofed.threads import one_thread
+from protofed.training import take_part
 
 MOST = 1_500
 """So many test embeddings are shown, drawn at random where there are more."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.config import MAY_CHANGE, Config
 from protofed.errors import UserError
-from protofed.folder import Folder
-from protofed.members import Members, titled
-from protofed.options import written
-from protofed.results import Result, Row
+from protofed.experiment.config import MAY_CHANGE, Config
+from protofed.experiment.folder import Folder
+from protofed.experiment.members import Members, titled
+from protofed.experiment.options import written
+from protofed.experiment.results import Result, Row
 
 UNSEEN = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds"}
 """Settings in which the runs of one curve may differ; those of [engine] change nothing either."""

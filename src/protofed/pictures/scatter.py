@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from protofed.errors import UserError
 from protofed.pictures.embedded import Embedded, each, everybody
-from protofed.pictures.page import COLUMN, head, lettered, look, panels
 from protofed.pictures.runs import Run, titles
+from protofed.pictures.style import COLUMN, head, lettered, look, panels
 
 NAMED = 20
 """With more classes than this there is no legend."""

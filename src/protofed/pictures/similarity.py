@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from protofed.config import GIVEN
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
+from protofed.experiment.config import GIVEN
 from protofed.pictures.embedded import server_prototypes
-from protofed.pictures.page import COLUMN, head, lettered, panels
 from protofed.pictures.runs import Run, titles
+from protofed.pictures.style import COLUMN, head, lettered, panels
 
 
 class Alike(NamedTuple):

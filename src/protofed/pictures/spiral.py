@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from protofed.errors import UserError
 from protofed.methods.fednh import head_of
 from protofed.pictures.embedded import params_of, with_data
-from protofed.pictures.page import COLOURS, COLUMN, head, lettered, write
 from protofed.pictures.runs import Run, titles
+from protofed.pictures.style import COLOURS, COLUMN, head, lettered, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,45 @@
+"""What there is to choose from, for `protofed list`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from protofed.data.partitions import PARTITIONS
+from protofed.data.sources import SOURCES
+from protofed.methods import METHODS
+from protofed.nets import NETS
+
+KINDS = ("methods", "datasets", "partitions", "nets", "recipes")
+
+
+def catalogue(kind: str) -> list[dict[str, Any]]:
+    """Entries with a name, one sentence, and options with their defaults."""
+    if kind == "recipes":
+        return recipes()
+    if kind == "datasets":
+        return [{"name": name, "about": source.about, "options": {}} for name, source in SOURCES.items()]
+    registries: dict[str, dict[str, Any]] = {"methods": METHODS, "partitions": PARTITIONS, "nets": NETS}
+    return [
+        {"name": name, "about": first_line(made), "options": {f.name: f.default for f in fields(made)}}
+        for name, made in registries[kind].items()
+    ]
+
+
+def recipes() -> list[dict[str, Any]]:
+    """The experiment files in ./recipes, else those of the source tree that protofed runs from."""
+    here, source = Path("recipes"), Path(__file__).parents[2] / "recipes"
+    files = sorted((here if here.is_dir() else source).glob("*.toml"))
+    return [
+        {
+            "name": str(file),
+            "about": file.read_text(encoding="utf-8", errors="replace").partition("\n")[0].lstrip("# "),
+            "options": {},
+        }
+        for file in files
+    ]
+
+
+def first_line(thing: object) -> str:
+    return (thing.__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,45 @@
+"""An experiment file with every key, its default and what it means, for `protofed init`."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from protofed.cli.listing import first_line
+from protofed.data.partitions import PARTITIONS
+from protofed.experiment.options import meanings, written
+from protofed.experiment.sections import Data, EngineChoice, Eval, Run, System
+from protofed.methods import METHODS
+from protofed.nets import NETS
+from protofed.training import Training
+
+if TYPE_CHECKING:
+    from protofed.experiment.config import Config
+
+
+def template(config: Config, file: str) -> str:
+    """The text of an experiment file."""
+    sections: dict[str, Any] = {
+        "run": Run, "data": Data, "train": Training, "eval": Eval, "system": System, "engine": EngineChoice,
+    }  # fmt: skip
+    choices: dict[str, dict[str, type[Any]]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
+    lines = [f"# An experiment: protofed run {file}", "# Whatever is left out has the value that stands here."]
+    for section, table in config.table().items():
+        lines += ["", f"[{section}]"]
+        kind: Any = sections.get(section)
+        if kind is None:
+            names = sorted(choices[section])
+            kind = choices[section][table["name"]]
+            lines += noted(first_line(kind))
+            lines += noted(f"One of {', '.join(names)}; `protofed list {section}s` shows their options.")
+            lines.append(f"name = {written(table['name'])}")
+        for key, value in table.items():
+            if key != "name" or section in sections:
+                lines += noted(meanings(kind)[key])
+                lines.append(f"{key} = {written(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def noted(text: str) -> list[str]:
+    """A comment, folded."""
+    return [f"# {line}" for line in textwrap.wrap(text, 110)]

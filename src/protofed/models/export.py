@@ -1,0 +1,113 @@
+"""A client's model as a file that other software reads: safetensors, and ONNX with the extra `protofed[onnx]`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from protofed import __version__
+from protofed.errors import UserError
+from protofed.experiment.folder import must_be_new, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from protofed.examples import Examples
+    from protofed.experiment.model import Model
+
+
+def write_model(model: Model, path: Path) -> None:
+    """Write the model; the ending of the name says how: .safetensors or .onnx."""
+    must_be_exportable(path)
+    model.must_be_finite()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".onnx":
+        write(path, as_onnx(model))
+    else:
+        write(path, as_safetensors(model))
+
+
+def must_be_exportable(path: Path) -> None:
+    """Refuse a file that is there already, or of another kind."""
+    must_be_new(path)
+    if path.suffix not in (".safetensors", ".onnx"):
+        raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
+
+
+def as_safetensors(model: Model, more: Mapping[str, str] | None = None) -> bytes:
+    """The module's state dict, as `Result.model(i)` has it, with what is needed to use it; always the same bytes."""
+    state = model.net.loaded(model.params).state_dict()
+    about = {
+        "net": model.net.name,
+        "source": model.net.source,
+        "labels": json.dumps(model.labels),
+        "input": json.dumps(model.data.input),
+        "protofed": __version__,
+        **(more or {}),
+    }
+    return in_order(save({name: value.contiguous() for name, value in state.items()}, about))
+
+
+def in_order(content: bytes) -> bytes:
+    """The same safetensors with the metadata sorted: the library writes them in a new order every time."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def as_onnx(model: Model) -> bytes:
+    """A graph from raw inputs [n, ...] to `embedding` [n, dim] and `logits` [n, classes]."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as problem:
+        raise UserError(
+            f"ONNX needs the package {problem.name}: pip install 'protofed[onnx]', or export .safetensors."
+        ) from problem
+    inputs = torch.zeros(2, *model.data.shape)
+    with warnings.catch_warnings(), quiet("torch.onnx"):  # of torchvision, and of torch's own old ways
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            FromRaw(model).eval(), (inputs,), input_names=["input"], output_names=["embedding", "logits"], dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False,
+        )  # fmt: skip
+    assert program is not None
+    return bytes(program.model_proto.SerializeToString())
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Only errors of that logger."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+class FromRaw(nn.Module):
+    """A model that takes inputs as they are stored."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.parts = model.net.parts(model.params)
+        self.data: Examples = model.data
+        self.plain = model.net.plain
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.data.normalised(x)
+        z = self.parts["body"](x.contiguous() if self.plain else x)
+        return z if isinstance(z, tuple) else (z, self.parts["head"](z))

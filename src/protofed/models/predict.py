@@ -1,0 +1,66 @@
+"""Inputs and predictions as files."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from protofed.errors import UserError
+from protofed.experiment import folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read(path: Path) -> np.ndarray:
+    """An array from a .npy file."""
+    try:
+        with path.open("rb") as file:
+            if file.read(6) != b"\x93NUMPY":
+                raise UserError(f"{path} is not a .npy file. Write one with numpy.save.")
+            file.seek(0)
+            return np.asarray(np.load(file, allow_pickle=False))
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (OSError, ValueError, EOFError) as problem:
+        raise UserError(f"{path} is not a whole .npy file: {problem}") from problem
+
+
+def must_be_writable(path: Path) -> None:
+    """Refuse a file that is there already, or of another kind."""
+    folder.must_be_new(path)
+    if path.suffix != ".npy":
+        raise UserError(f"--out: got {path.name}; its name must end in .npy.")
+
+
+def write(predicted: np.ndarray, path: Path) -> None:
+    """The records that `Model.predict` gives."""
+    content = io.BytesIO()
+    np.save(content, predicted, allow_pickle=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.write(path, content.getvalue())
+
+
+def lines(predicted: np.ndarray) -> str:
+    """A line for each record, without the scores."""
+    names = [name for name in predicted.dtype.names or () if name != "scores"]
+    kinds = {"f": "{:.4f}", "b": "{:d}"}
+    forms = [kinds.get(predicted.dtype[name].kind, "{}") for name in names]
+    rows = ["\t".join(form.format(value) for form, value in zip(forms, row, strict=True)) for row in predicted[names]]
+    return "\n".join(["\t".join(names), *rows])
+
+
+def told(predicted: np.ndarray) -> str:
+    """How many of each label, and how many unknown.
+
+    >>> told(np.array([(7, True), (7, False), (3, False)], [("label", int), ("unknown", bool)]))
+    '3 inputs: 2 x 7, 1 x 3; 1 unknown.'
+    """
+    labels, counts = np.unique(predicted["label"], return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    each = ", ".join(f"{counts[place]:,} x {labels[place]}" for place in order[:20])
+    more = ", ..." if len(order) > 20 else ""
+    unknown = f"; {predicted['unknown'].sum():,} unknown" if "unknown" in (predicted.dtype.names or ()) else ""
+    return f"{len(predicted):,} inputs: {each}{more}{unknown}."
