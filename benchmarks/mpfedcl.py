@@ -17,12 +17,12 @@ import torch
 from protofed import Config
 from protofed.core import Phase
 from protofed.engines.stack_training import train_together
-from protofed.engines.stacked import MOST, Stacked
+from protofed.engines.stacked import LARGEST_STACK, Stacked
 from protofed.engines.threads import one_thread
 from protofed.experiment.members import Members
 from protofed.experiment.runner import Runner
 from protofed.methods.parts import clusters
-from protofed.training import train
+from protofed.training import train_client
 
 WORDS = ["data.clients=40", 'partition.name="iid"', "data.limit=2000", "engine.workers=1", "eval.personal=false"]
 METHODS = {"fedavg": 'method.name="fedavg"', "mpfedcl": "method.k=4"}
@@ -45,7 +45,7 @@ def training(runner: Runner, stacked: bool) -> Callable[[], Any]:
     method, members, config = runner.method, runner.members, runner.config
     down = method.broadcast(runner.server, 0)
     ready, start, phases = method.prepare(down), method.receive((), down), [Phase(1)]
-    clients = [members.client(0, 1, number) for number in range(MOST)]
+    clients = [members.client(0, 1, number) for number in range(LARGEST_STACK)]
     engine = Stacked(members, method, config.train, 0)
     engine_step = engine.step_for
 
@@ -57,7 +57,7 @@ def training(runner: Runner, stacked: bool) -> Callable[[], Any]:
 
     def alone() -> None:
         for client in clients:
-            train(method, client, client.data, start, ready, (), phases, config.train)
+            train_client(method, client, client.data, start, ready, (), phases, config.train)
 
     return together if stacked else alone
 
@@ -66,7 +66,7 @@ def training(runner: Runner, stacked: bool) -> Callable[[], Any]:
 def clustering(runner: Runner) -> Callable[[], Any]:
     """The k-means of ten clients."""
     net, params = runner.members.nets[0], runner.server.params
-    features = [net.features(params, runner.members.train[number]) for number in range(MOST)]
+    features = [net.features(params, runner.members.train[number]) for number in range(LARGEST_STACK)]
     return lambda: [clusters.kmeans(z, y, net.classes, 4, torch.Generator().manual_seed(0)) for z, y in features]
 
 
@@ -81,7 +81,7 @@ def main() -> None:
         for number in range(2):  # so that the pool is full
             runners[name].one_round(number)
     pool = runners["mpfedcl"].server.pool
-    print(f"a pool of {int((pool.support > 0).sum()):,} prototypes; seconds for a round of {MOST} clients")
+    print(f"a pool of {int((pool.support > 0).sum()):,} prototypes; seconds for a round of {LARGEST_STACK} clients")
     for kind in (False, True):
         tasks = {name: training(runner, kind) for name, runner in runners.items()}
         for _ in range(16 if kind else 1):  # until its steps are recorded

@@ -42,9 +42,17 @@ from fluke.nets import EncoderHeadNet  # noqa: E402
 def net() -> Any:
     """FedProto's MNIST net: 21,840 parameters."""
     body = nn.Sequential(
-        nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(10, 20, 5), nn.Dropout2d(0.5), nn.MaxPool2d(2),
-        nn.ReLU(), nn.Flatten(), nn.Linear(320, 50), nn.ReLU(),
-    )  # fmt: skip
+        nn.Conv2d(1, 10, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        nn.Dropout2d(0.5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(320, 50),
+        nn.ReLU(),
+    )
     return EncoderHeadNet(body, nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 10)))
 
 

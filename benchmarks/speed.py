@@ -78,8 +78,10 @@ def measured(quick: bool, peers: bool) -> dict[str, Any]:
     members = Members.of(config)
     about = (members, config.method, config.train, config.run.seed)
     engines: dict[str, Any] = {
-        "loop": Loop(*about), "stacked": Stacked(*about), "pool of 2": Pool(Stacked(*about), 2),
-    }  # fmt: skip
+        "loop": Loop(*about),
+        "stacked": Stacked(*about),
+        "pool of 2": Pool(Stacked(*about), 2),
+    }
     if has_compiler() and not quick:
         engines["stacked, compiled"] = Stacked(*about, compiled=True)
     server = config.method.start(members.server(config.run.seed, 0))
@@ -115,8 +117,10 @@ def measured(quick: bool, peers: bool) -> dict[str, Any]:
         for threads in (1, 2):
             found = fluke(members, threads, 2 if quick else 4)
             seconds[f"fluke-fl, {threads} threads"] = {
-                "train_cpu": found["cpu"], "train_wall": found["wall"], "evaluate_wall": None,
-            }  # fmt: skip
+                "train_cpu": found["cpu"],
+                "train_wall": found["wall"],
+                "evaluate_wall": None,
+            }
         wall = min(used["train_wall"] for name, used in seconds.items() if "fluke" in name)
         ratios["fluke_wall_to_pool_wall"] = wall / best["pool of 2"][1]
     return {
@@ -143,8 +147,12 @@ def fluke(members: Members, threads: int, rounds: int) -> dict[str, float]:
         np.savez(images, x=x, y=y, sizes=[len(train) for train in members.train])
         done = subprocess.run(
             [python, Path(__file__).with_name("peer_fluke.py"), images, str(rounds)],
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)}, cwd=folder, check=True, capture_output=True, text=True,
-        )  # fmt: skip
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 

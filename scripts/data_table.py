@@ -9,7 +9,7 @@ from pathlib import Path
 
 from series import finished
 
-from protofed.experiment.members import titled
+from protofed.experiment.members import dataset_title
 
 NWAY = "partition.shots=40 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=15"
 RUNS = {
@@ -42,7 +42,7 @@ def main() -> None:
         found = finished(out, None, " ".join(sets))
         shared = found["global"]["accuracy"]
         rows.append(
-            f"| {titled(name, found['remark'])} | {found['method']}, {found['clients']} | "
+            f"| {dataset_title(name, found['remark'])} | {found['method']}, {found['clients']} | "
             f"{100 * found['accuracy']['head']['mean']:.1f} % | {100 * found['majority']:.1f} % | "
             f"{'' if shared is None else f'{100 * shared:.1f} %'} | {found['seconds']['total'] / 60:.1f} min | "
             f"`--set {' --set '.join(sets)}` |"

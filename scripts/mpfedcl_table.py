@@ -32,23 +32,70 @@ WAY = dict.fromkeys(("mp", "sp", "dp", "fedproto"), "prototype")
 """By what a method answers in the paper; the others by head."""
 ROUNDS = {"mp": 60, "sp": 60, "dp": 60, "fedavg": 110, "fedprox": 100, "fedproto": 100, "local": 100}
 TABLE5 = {
-    "local": {"mnist": "47.33", "svhn": "16.67", "usps": "60.33", "synthdigits": "26.33", "mnist_m": "20.33", "mean": "34.20"},
-    "fedavg": {"mnist": "53.00", "svhn": "18.67", "usps": "54.67", "synthdigits": "36.00", "mnist_m": "32.00", "mean": "38.87"},
-    "fedprox": {"mnist": "72.00", "svhn": "22.33", "usps": "71.67", "synthdigits": "49.33", "mnist_m": "43.67", "mean": "51.80"},
-    "fedproto": {"mnist": "88.00", "svhn": "25.00", "usps": "91.67", "synthdigits": "56.67", "mnist_m": "48.67", "mean": "62.00"},
-    "mp": {"mnist": "91.37", "svhn": "26.80", "usps": "93.93", "synthdigits": "61.00", "mnist_m": "51.20", "mean": "64.86"},
-}  # fmt: skip
+    "local": {
+        "mnist": "47.33",
+        "svhn": "16.67",
+        "usps": "60.33",
+        "synthdigits": "26.33",
+        "mnist_m": "20.33",
+        "mean": "34.20",
+    },
+    "fedavg": {
+        "mnist": "53.00",
+        "svhn": "18.67",
+        "usps": "54.67",
+        "synthdigits": "36.00",
+        "mnist_m": "32.00",
+        "mean": "38.87",
+    },
+    "fedprox": {
+        "mnist": "72.00",
+        "svhn": "22.33",
+        "usps": "71.67",
+        "synthdigits": "49.33",
+        "mnist_m": "43.67",
+        "mean": "51.80",
+    },
+    "fedproto": {
+        "mnist": "88.00",
+        "svhn": "25.00",
+        "usps": "91.67",
+        "synthdigits": "56.67",
+        "mnist_m": "48.67",
+        "mean": "62.00",
+    },
+    "mp": {
+        "mnist": "91.37",
+        "svhn": "26.80",
+        "usps": "93.93",
+        "synthdigits": "61.00",
+        "mnist_m": "51.20",
+        "mean": "64.86",
+    },
+}
 TABLE6 = {
     "mnist": {"mp": "79.95", "sp": "79.44", "dp": "78.49", "fedavg": "66.40", "fedprox": "64.85", "fedproto": "33.27"},
     "digit5": {"mp": "67.15", "sp": "57.91", "dp": "53.94", "fedavg": "29.66", "fedprox": "28.51", "fedproto": "60.84"},
     "office": {"mp": "59.07", "sp": "43.11", "dp": "37.22", "fedavg": "24.00", "fedprox": "21.74", "fedproto": "39.79"},
 }
 TABLE7 = {
-    "digit5": {"local": "27.60 / 33.60", "fedavg": "40.80 / 43.13", "fedproto": "49.71 / 63.99", "dp": "50.37 / 63.49",
-               "sp": "51.86 / 65.49", "mp": "53.87 / 65.08"},
-    "office": {"local": "30.89 / 21.47", "fedavg": "22.51 / 30.17", "fedproto": "36.75 / 46.58", "dp": "35.74 / 42.77",
-               "sp": "38.44 / 48.88", "mp": "42.98 / 49.70"},
-}  # fmt: skip
+    "digit5": {
+        "local": "27.60 / 33.60",
+        "fedavg": "40.80 / 43.13",
+        "fedproto": "49.71 / 63.99",
+        "dp": "50.37 / 63.49",
+        "sp": "51.86 / 65.49",
+        "mp": "53.87 / 65.08",
+    },
+    "office": {
+        "local": "30.89 / 21.47",
+        "fedavg": "22.51 / 30.17",
+        "fedproto": "36.75 / 46.58",
+        "dp": "35.74 / 42.77",
+        "sp": "38.44 / 48.88",
+        "mp": "42.98 / 49.70",
+    },
+}
 LABELS = 'partition.name="dirichlet" partition.capped=false partition.smallest=10 data.clients=5'
 DOMAINS = 'partition.name="by_domain"'
 K = {"mnist": 2, "digit5": 4, "office": 4}

@@ -16,7 +16,7 @@ import torch
 from protofed import Result
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
-from protofed.models.join import Newcomer, join
+from protofed.models.join import Newcomer, join_run
 
 NEWCOMERS, WAYS, TEST = 5, 3, 200
 
@@ -31,10 +31,13 @@ def newcomer(result: Result, number: int, shots: int, epochs: int) -> Newcomer:
     classes = np.sort(draw.choice(data.classes, WAYS, replace=False))
     train = np.concatenate([draw.permutation(np.flatnonzero((labels == label) & free))[:shots] for label in classes])
     test = np.concatenate([draw.permutation(np.flatnonzero(exam == label))[:TEST] for label in classes])
-    return join(
-        result, (data.train.x.numpy()[train], labels[train]), (data.test.x.numpy()[test], exam[test]), epochs=epochs,
+    return join_run(
+        result,
+        (data.train.x.numpy()[train], labels[train]),
+        (data.test.x.numpy()[test], exam[test]),
+        epochs=epochs,
         seed=number,
-    )  # fmt: skip
+    )
 
 
 def main(folder: Path) -> None:

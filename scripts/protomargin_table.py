@@ -24,9 +24,9 @@ from protofed.core import Prototypes, cross_entropy
 from protofed.engines.choice import resolved
 from protofed.engines.threads import one_thread
 from protofed.examples import Examples
-from protofed.experiment.folder import write
+from protofed.experiment.folder import write_atomically
 from protofed.experiment.members import Members
-from protofed.experiment.roster import roster
+from protofed.experiment.roster import draw_roster
 from protofed.experiment.runner import Runner
 from protofed.measures.discrepancy import bandwidth, feature_discrepancy, gradient_dissimilarity, mean_mmd
 from protofed.methods.parts.margins import aggregate_mean_margin
@@ -59,11 +59,25 @@ ABLATIONS = {
     "protomargin": "",
 }
 PAPER2 = {
-    "synthetic": {"fedavg (drop)": "72.3 ± 2.6, 0.41", "fedprox": "74.8 ± 1.6, 0.37", "protomargin": "78.7 ± 0.2, 0.36"},
+    "synthetic": {
+        "fedavg (drop)": "72.3 ± 2.6, 0.41",
+        "fedprox": "74.8 ± 1.6, 0.37",
+        "protomargin": "78.7 ± 0.2, 0.36",
+    },
     "mnist": {"fedavg (drop)": "88.8 ± 3.8, 0.39", "fedprox": "91.7 ± 0.2, 0.30", "protomargin": "93.3 ± 0.2, 0.18"},
-}  # fmt: skip
-PAPER3 = ("92.7 88.7 85.1", "92.8 89.9 86.5", "92.5 88.4 84.9", "92.7 90.2 89.1", "92.8 91.2 90.6", "93.5 90.8 88.1",
-          "92.8 92.4 92.1", "93.0 92.7 92.6", "91.9 91.0 90.6", "93.5 93.4 93.1")  # fmt: skip
+}
+PAPER3 = (
+    "92.7 88.7 85.1",
+    "92.8 89.9 86.5",
+    "92.5 88.4 84.9",
+    "92.7 90.2 89.1",
+    "92.8 91.2 90.6",
+    "93.5 90.8 88.1",
+    "92.8 92.4 92.1",
+    "93.0 92.7 92.6",
+    "91.9 91.0 90.6",
+    "93.5 93.4 93.1",
+)
 PAPER4 = {
     "synthetic": {"fedavg (drop)": "0.45", "fedprox": "0.48, 61.9", "protomargin": "0.63, 64.5"},
     "mnist": {"fedavg (drop)": "2.38", "fedprox": "2.14, 5.9", "protomargin": "2.49, 7.7"},
@@ -86,7 +100,7 @@ def watched(data: str, changes: str) -> dict[str, Any]:
         print(f"{data} {changes} ...", file=sys.stderr, flush=True)
         with one_thread():
             found = measured(config, torch.tensor(central(data, config.run.seed)["features"]))
-        write(file, json.dumps(found).encode())
+        write_atomically(file, json.dumps(found).encode())
     return json.loads(file.read_text())
 
 
@@ -112,7 +126,7 @@ def central(data: str, seed: int) -> dict[str, Any]:
             "between": aggregate_mean_margin(Prototypes.of(*net.features(params, everything), net.classes)),
             "features": net.features(params, some)[0].tolist(),
         }
-        write(file, json.dumps(found).encode())
+        write_atomically(file, json.dumps(found).encode())
     return json.loads(file.read_text())
 
 
@@ -130,7 +144,7 @@ def measured(config: Config, centre: torch.Tensor) -> dict[str, Any]:
         found["sizes"].append([len(members.train[client]) for client in row["clients"]])
         if (number + 1) % EVERY == 0:
             params = runner.server.params
-            there = [members.train[client] for client in roster(runner.config, members, number).sampled]
+            there = [members.train[client] for client in draw_roster(runner.config, members, number).sampled]
             found["round"].append(number + 1)
             found["accuracy"].append(runner.global_accuracies()["accuracy_global"])
             found["between"].append(
@@ -218,10 +232,10 @@ def pictures() -> None:
         rounds = runs["protomargin"][0]["round"]
         for key, title in kinds.items():
             curves = {name: np.array([found[key] for found in own]) for name, own in runs.items()}
-            panels.append(bands.Panel(f"{data}: {title}", rounds, curves, log=key == "dissimilarity"))
+            panels.append(bands.BandPanel(f"{data}: {title}", rounds, curves, log=key == "dissimilarity"))
         losses = {name: np.array([smooth(found["loss"]) for found in own]) for name, own in runs.items()}
-        panels.append(bands.Panel(f"{data}: training loss", range(1, 221), losses))
-    bands.draw(panels, PICTURES / "protomargin-curves.png", columns=5)
+        panels.append(bands.BandPanel(f"{data}: training loss", range(1, 221), losses))
+    bands.write_bands(panels, PICTURES / "protomargin-curves.png", columns=5)
     attention()
 
 

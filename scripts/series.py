@@ -16,7 +16,7 @@ def finished(out: Path, recipe: str | None, words: str) -> dict[str, Any]:
     """The result.json of a run of a recipe (none: the defaults) with "section.key=value" words."""
     if not (out / "result.json").exists():
         print(f"{out} ...", file=sys.stderr, flush=True)
-    return sweep.finished(out, Config.load(recipe, words.split()))
+    return sweep.finish_run(out, Config.load(recipe, words.split()))
 
 
 def two_at_a_time(task: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:

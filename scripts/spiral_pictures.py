@@ -22,7 +22,7 @@ from protofed import Result
 from protofed.core import Net, Params
 from protofed.data.sources import SOURCES
 from protofed.experiment.members import Members
-from protofed.pictures.spiral import Panel, draw
+from protofed.pictures.spiral import SpiralPanel, write_spirals
 from protofed.training import take_part
 
 TRAIN = (
@@ -44,13 +44,13 @@ def played(name: str, words: str) -> Result:
     return Result.load(out)
 
 
-def panel(title: str, net: Net, params: Params) -> Panel:
+def panel(title: str, net: Net, params: Params) -> SpiralPanel:
     """A model's embeddings of the balanced test set, and the rows of its head."""
     z, y = net.features(params, SOURCES["spiral"](Path()).test)
-    return Panel(title, z.numpy(), y.numpy(), params["head.out.weight"].numpy())
+    return SpiralPanel(title, z.numpy(), y.numpy(), params["head.out.weight"].numpy())
 
 
-def directions(shown: Panel) -> torch.Tensor:
+def directions(shown: SpiralPanel) -> torch.Tensor:
     """The mean direction of each class [classes, 2]."""
     z, y = F.normalize(torch.from_numpy(shown.z)), torch.from_numpy(shown.y)
     return F.normalize(torch.stack([z[y == label].mean(0) for label in range(6)]))
@@ -83,7 +83,7 @@ def centralised(folder: Path) -> None:
                     f"| {about} | {head} | {seed} | {100 * result.summary['accuracy']['head']['mean']:.1f} % "
                     f"| {nearest(directions(shown))} | {nearest(params['head.out.weight'])} |"
                 )
-    draw(panels, folder / "spiral-centralised.png")
+    write_spirals(panels, folder / "spiral-centralised.png")
 
 
 def federated(folder: Path) -> None:
@@ -114,7 +114,7 @@ def federated(folder: Path) -> None:
                 columns[2] += degrees((next(rows) * next(rows)).sum(1)).tolist()
             told = " | ".join(f"{np.mean(column):.1f}" for column in columns)
             print(f"| {head} | {seed} | {100 * result.summary['global']['accuracy']:.1f} % | {told} |")
-    draw(panels, folder / "spiral-federated.png")
+    write_spirals(panels, folder / "spiral-federated.png")
 
 
 if __name__ == "__main__":

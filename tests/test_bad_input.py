@@ -24,9 +24,11 @@ def made(where: Path) -> None:
     for name in ("none", "corrupt", "cut", "shape", "labels", "keys"):
         (where / name).mkdir()
     arrays = {
-        "x_train": np.zeros((50, 28, 28), np.uint8), "y_train": np.zeros(50, np.uint8),
-        "x_test": np.zeros((5, 28, 28), np.uint8), "y_test": np.zeros(5, np.uint8),
-    }  # fmt: skip
+        "x_train": np.zeros((50, 28, 28), np.uint8),
+        "y_train": np.zeros(50, np.uint8),
+        "x_test": np.zeros((5, 28, 28), np.uint8),
+        "y_test": np.zeros(5, np.uint8),
+    }
     np.savez(where / "shape" / "mnist.npz", **{**arrays, "x_train": np.zeros((50, 20, 28), np.uint8)})
     np.savez(where / "labels" / "mnist.npz", **{**arrays, "y_test": np.full(5, 12, np.uint8)})
     np.savez(where / "keys" / "mnist.npz", x=np.zeros(3))
@@ -46,10 +48,25 @@ ALONE = "The experiment has a problem:\n  - "
     ("words", "message"),
     [
         # Unknown keys and names
-        (["method.pul=1"], ALONE + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
-        (["methd.pull=1"], ALONE + '[methd]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, system, train.'),
-        (["method.name=fedporto"], ALONE + 'method.name: there is no "fedporto". Did you mean "fedproto"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.'),
-        (["data.name=minst"], ALONE + f'data.name: there is no "minst". Did you mean "mnist"? Known: {", ".join(sorted(SOURCES))}.'),
+        (
+            ["method.pul=1"],
+            ALONE
+            + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.',
+        ),
+        (
+            ["methd.pull=1"],
+            ALONE
+            + '[methd]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, system, train.',
+        ),
+        (
+            ["method.name=fedporto"],
+            ALONE
+            + 'method.name: there is no "fedporto". Did you mean "fedproto"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
+        ),
+        (
+            ["data.name=minst"],
+            ALONE + f'data.name: there is no "minst". Did you mean "mnist"? Known: {", ".join(sorted(SOURCES))}.',
+        ),
         # Wrong types
         (["train.batch=big"], ALONE + 'train.batch: got "big", must be a whole number'),
         (["run.rounds=2.5"], ALONE + "run.rounds: got 2.5, must be a whole number"),
@@ -65,28 +82,69 @@ ALONE = "The experiment has a problem:\n  - "
         (["run.sample=1.5"], ALONE + f"run.sample: got 1.5, {SAMPLE}"),
         (["run.sample=21"], ALONE + "run.sample: got 21, but there are 20 clients"),
         (["partition.ways=11"], "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
-        (["data.clients=2000"], "data.clients: got 2000, but there are 1,442 training examples. Use 1442 clients or fewer."),
-        (["data.clients=200", "partition.name=dirichlet"], "data.clients: got 200, but there are 1,442 training examples, too few for 10 each (partition.smallest). Use 144 clients or fewer."),
-        (["partition.shots=500"], "partition.shots: got 500, but class 0 has 143 training examples for the 9 clients that hold it, which want 4504. Use 13 shots or fewer, fewer clients or fewer ways."),
+        (
+            ["data.clients=2000"],
+            "data.clients: got 2000, but there are 1,442 training examples. Use 1442 clients or fewer.",
+        ),
+        (
+            ["data.clients=200", "partition.name=dirichlet"],
+            "data.clients: got 200, but there are 1,442 training examples, too few for 10 each (partition.smallest). Use 144 clients or fewer.",
+        ),
+        (
+            ["partition.shots=500"],
+            "partition.shots: got 500, but class 0 has 143 training examples for the 9 clients that hold it, which want 4504. Use 13 shots or fewer, fewer clients or fewer ways.",
+        ),
         (["partition.test=100"], "partition.test: got 100, but class 0 has 35 test examples. Use 35 or fewer."),
         # Files
         (["data.name=mnist", "data.root=none"], f"mnist is not in none: {MNIST}"),
-        (["data.name=mnist", "data.root=corrupt"], "corrupt/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again."),
-        (["data.name=mnist", "data.root=cut"], "cut/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again."),
+        (
+            ["data.name=mnist", "data.root=corrupt"],
+            "corrupt/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again.",
+        ),
+        (
+            ["data.name=mnist", "data.root=cut"],
+            "cut/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again.",
+        ),
         (["data.name=mnist", "data.root=keys"], "keys/mnist.npz has no x_train. Get the file again."),
-        (["data.name=mnist", "data.root=shape"], "mnist: the train part in shape/mnist.npz has inputs [50, 20, 28] and labels [50], not [n, 28, 28] and [n]. Get the file again."),
-        (["data.name=mnist", "data.root=labels"], "mnist: the test part in labels/mnist.npz: its labels are not whole numbers from 0 to 9. Get the file again."),
-        (["broken.toml"], "broken.toml is not a readable TOML file: Expected ']' at the end of a table declaration (at line 1, column 5)."),
-        (["nowhere.toml"], "There is no experiment file nowhere.toml. `protofed list recipes` shows those that come with protofed."),
+        (
+            ["data.name=mnist", "data.root=shape"],
+            "mnist: the train part in shape/mnist.npz has inputs [50, 20, 28] and labels [50], not [n, 28, 28] and [n]. Get the file again.",
+        ),
+        (
+            ["data.name=mnist", "data.root=labels"],
+            "mnist: the test part in labels/mnist.npz: its labels are not whole numbers from 0 to 9. Get the file again.",
+        ),
+        (
+            ["broken.toml"],
+            "broken.toml is not a readable TOML file: Expected ']' at the end of a table declaration (at line 1, column 5).",
+        ),
+        (
+            ["nowhere.toml"],
+            "There is no experiment file nowhere.toml. `protofed list recipes` shows those that come with protofed.",
+        ),
         # Nets
-        (["dims.toml"], "fedproto cannot bring embeddings of different sizes together: clients 0-9 have mlp(dim=50) of dim 50, 10-19 mlp(dim=40) of dim 40. Give every net the same dim (net.dim)."),
-        (["nets.toml"], 'The experiment has 2 problems:\n  - net[2].dmi: unknown key. Did you mean "dim"? Known: bias, dim, dropout, embedding, hidden, logits.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: ' + ", ".join(sorted(NETS)) + "."),
-        (["net.name=cnn"], "net cnn wants images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp, or larger images."),
+        (
+            ["dims.toml"],
+            "fedproto cannot bring embeddings of different sizes together: clients 0-9 have mlp(dim=50) of dim 50, 10-19 mlp(dim=40) of dim 40. Give every net the same dim (net.dim).",
+        ),
+        (
+            ["nets.toml"],
+            'The experiment has 2 problems:\n  - net[2].dmi: unknown key. Did you mean "dim"? Known: bias, dim, dropout, embedding, hidden, logits.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: '
+            + ", ".join(sorted(NETS))
+            + ".",
+        ),
+        (
+            ["net.name=cnn"],
+            "net cnn wants images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp, or larger images.",
+        ),
         # All at once
-        (["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"], "The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean \"net\"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - method.name: there is no \"x\". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got \"fast\", must be a number"),
+        (
+            ["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"],
+            'The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean "net"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - method.name: there is no "x". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got "fast", must be a number',
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
+)
 def test_a_wrong_input_is_one_message(words, message, command, tmp_path):  # noqa: F811
     made(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -145,18 +203,18 @@ def test_every_option_of_everything_is_explained():
 
     from protofed.data.partitions import PARTITIONS
     from protofed.experiment.options import meanings
-    from protofed.experiment.sections import Data, EngineChoice, Eval, Run, System
+    from protofed.experiment.sections import DataSection, EngineSection, EvalSection, RunSection, SystemSection
     from protofed.methods import METHODS
     from protofed.nets import NETS
-    from protofed.training import Training
+    from protofed.training import TrainSection
 
     for kind in (
-        Run,
-        Data,
-        Training,
-        Eval,
-        System,
-        EngineChoice,
+        RunSection,
+        DataSection,
+        TrainSection,
+        EvalSection,
+        SystemSection,
+        EngineSection,
         *PARTITIONS.values(),
         *METHODS.values(),
         *NETS.values(),

@@ -11,10 +11,10 @@ import torch
 
 from protofed import training as local
 from protofed.core import Batch, Phase, Private, Upload, Weights
+from protofed.engines.scoring import tally
 from protofed.errors import UserError
 from protofed.experiment.members import Members
 from protofed.experiment.runner import Runner
-from protofed.measures.accuracy import tally
 from protofed.methods.ditto import Ditto
 from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedbabu import FedBABU
@@ -25,7 +25,7 @@ from protofed.methods.fedrod import FedROD, Own
 from protofed.methods.fesem import Centres, FeSEM
 from protofed.net import Net, selected
 from protofed.nets.cnn import Cnn
-from protofed.training import take_part, train
+from protofed.training import take_part, train_client
 from toys import config, everything, federation, figures, net, played
 
 EQUAL = [[0, 1, 2] * 3] * 4
@@ -134,8 +134,11 @@ def test_fedrep_moves_the_head_only_then_the_body_only():
     client = members.client(0, 0, 0)
     trained, _ = take_part(
         type("HeadOnly", (FedRep,), {"phases": lambda self, epochs: head_only.phases(1)[:1]})(),
-        client, head_only.join(client), head_only.broadcast(head_only.start(members.server(0, 0)), 0), config().train,
-    )  # fmt: skip
+        client,
+        head_only.join(client),
+        head_only.broadcast(head_only.start(members.server(0, 0)), 0),
+        config().train,
+    )
     moved = {name for name in trained.start if not torch.equal(trained.start[name], trained.end[name])}
     assert moved == {name for name in trained.start if name.startswith("head.")}
 
@@ -198,15 +201,19 @@ def test_fesem_puts_clients_that_contradict_each_other_into_different_centres():
     runner = played(config("fesem", rounds=4, method={"centres": 2}), members)
     found = runner.server.member.tolist()
     assert found[0] == found[2] == found[4] != found[1] == found[3] == found[5]
-    shares = [tally(lambda x, n=n: {"": net()(runner.method.broadcast(runner.server, n).params, x)[1]}, own)[""] / 40
-              for n, own in enumerate(members.train)]  # fmt: skip
+    shares = [
+        tally(lambda x, n=n: {"": net()(runner.method.broadcast(runner.server, n).params, x)[1]}, own)[""] / 40
+        for n, own in enumerate(members.train)
+    ]
     assert min(shares) > 0.9  # one model for all would be right in half of the cases
 
 
 def test_fesem_counts_no_statistics_as_weights():
     counted = {"body.w": torch.tensor([4.9]), "body.norm.num_batches_tracked": torch.tensor(310)}
-    centres = [{**counted, "body.w": torch.tensor([w]), "body.norm.num_batches_tracked": torch.tensor(n)}
-               for w, n in ((0.0, 300), (5.0, 100))]  # fmt: skip
+    centres = [
+        {**counted, "body.w": torch.tensor([w]), "body.norm.num_batches_tracked": torch.tensor(n)}
+        for w, n in ((0.0, 300), (5.0, 100))
+    ]
     server = Centres({"0": centres[0], "1": centres[1]}, torch.tensor([1]))
     after = FeSEM(centres=2).aggregate(SITE, server, uploads(Weights(counted)))
     assert after.member.tolist() == [1]
@@ -284,8 +291,10 @@ def test_fedbabu_is_tested_with_a_model_tuned_from_the_servers_body():
     method = FedBABU(fine_tune=3)
     server = played(config("fedbabu", rounds=2), members).server
     client = members.client(0, 0, 0)
-    found = local.tested(method, client, (), server, training)
-    expected = train(method, client, client.data, server.params, server, (), (Phase(3),), training, "tune").params
+    found = local.params_for_testing(method, client, (), server, training)
+    expected = train_client(
+        method, client, client.data, server.params, server, (), (Phase(3),), training, "tune"
+    ).params
     same(found, expected)
     assert any(not torch.equal(found[name], server.params[name]) for name in found if name.startswith("head."))
     assert FedBABU(fine_tune=0).tune(1) == ()

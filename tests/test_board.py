@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from protofed import run
 from protofed.errors import UserError
-from protofed.experiment.tensorboard import Board, scalars
+from protofed.experiment.tensorboard import TensorBoard, scalars
 
 TABLE = {"data": {"clients": 3}}
 
@@ -38,7 +38,7 @@ def test_tensorboard_has_the_numbers_of_the_rounds(tmp_path):
 
 
 def test_what_is_not_finite_is_no_point_as_in_the_rounds(tmp_path):
-    board = Board(tmp_path / "tensorboard", [{"round": 1, "loss": {"pull": math.nan}, "up_params": 3}])
+    board = TensorBoard(tmp_path / "tensorboard", [{"round": 1, "loss": {"pull": math.nan}, "up_params": 3}])
     board.close()
     assert shown(tmp_path) == {"up_params": [(1, 3.0)]}
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, roc_auc_score
 
+from protofed.engines.scoring import hit, predicted, tally
 from protofed.examples import Examples
-from protofed.measures.accuracy import evenness, hit, predicted, tally
 from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1, ranks
+from protofed.measures.evenness import evenness
 
 # Four classes, of which 3 is neither among the labels nor among the answers; 1 is answered but is no label.
 Y = torch.tensor([0, 0, 0, 0, 2, 2])

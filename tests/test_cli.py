@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from protofed import cli
-from protofed.cli.screen import Screen, duration, verdict
+from protofed.cli.screen import Screen, duration, run_verdict
+from protofed.experiment.accuracy import over_clients
 from protofed.experiment.config import Config
-from protofed.experiment.members import shared_out
+from protofed.experiment.members import counts_by_share
 from protofed.experiment.runner import run
-from protofed.measures.accuracy import over_clients
 
 FAST = ["--set", "run.rounds=2", "--set", "data.clients=4"]
 
@@ -196,14 +196,14 @@ def test_live_table_on_a_terminal():
     assert "prototype" in shown
     assert "15/15" in shown
     assert len(screen.last) == 12
-    assert len(verdict(result).splitlines()) == 3
+    assert len(run_verdict(result).splitlines()) == 3
 
 
 def test_verdict_says_whether_it_is_anything():
     result = run({"run": {"rounds": 1}, "data": {"clients": 3}, "train": {"epochs": 0}, "method": {"name": "local"}})
-    assert "this is no better: look at the loss" in verdict(result)
+    assert "this is no better: look at the loss" in run_verdict(result)
     sure = run({"run": {"rounds": 1}, "data": {"clients": 3}, "partition": {"ways": 1, "stdev": 0}})
-    assert "there is nothing to beat" in verdict(sure)
+    assert "there is nothing to beat" in run_verdict(sure)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_durations(seconds, said):
 
 
 def test_nets_are_shared_out_by_their_shares():
-    assert shared_out([7, 7, 6], 20) == [7, 7, 6]
-    assert shared_out([1, 1], 5) == [3, 2]
-    assert shared_out([1, 3], 4) == [1, 3]
+    assert counts_by_share([7, 7, 6], 20) == [7, 7, 6]
+    assert counts_by_share([1, 1], 5) == [3, 2]
+    assert counts_by_share([1, 3], 4) == [1, 3]
 
 
 def test_accuracy_skips_clients_without_test_examples():

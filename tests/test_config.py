@@ -46,30 +46,57 @@ def test_every_recipe_is_valid(recipe):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"mehtod": {}}, '[mehtod]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, system, train.'),
-        ({"x": 3}, "[x]: a key outside any section. Known: data, engine, eval, method, net, partition, run, system, train."),
-        ({"run": {"sample": "half"}}, "run.sample: got \"half\", must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
+        (
+            {"mehtod": {}},
+            '[mehtod]: unknown section. Did you mean "method"? Known: data, engine, eval, method, net, partition, run, system, train.',
+        ),
+        (
+            {"x": 3},
+            "[x]: a key outside any section. Known: data, engine, eval, method, net, partition, run, system, train.",
+        ),
+        (
+            {"run": {"sample": "half"}},
+            'run.sample: got "half", must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients',
+        ),
         ({"run": 3}, "[run]: got 3, must be a table of keys"),
         ({"net": 3}, "[net]: got 3, must be a table with a name, or a list of them ([[net]])"),
-        ({"method": {"name": "fedporto"}}, "method.name: there is no \"fedporto\". Did you mean \"fedproto\"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin."),
-        ({"data": {"name": "minst"}}, f"data.name: there is no \"minst\". Did you mean \"mnist\"? Known: {', '.join(sorted(SOURCES))}."),
-        ({"method": {"pul": 1}}, 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.'),
+        (
+            {"method": {"name": "fedporto"}},
+            'method.name: there is no "fedporto". Did you mean "fedproto"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
+        ),
+        (
+            {"data": {"name": "minst"}},
+            f'data.name: there is no "minst". Did you mean "mnist"? Known: {", ".join(sorted(SOURCES))}.',
+        ),
+        (
+            {"method": {"pul": 1}},
+            'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.',
+        ),
         ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. method local has no options."),
-        ({"method": {"distance": "l3"}}, "method.distance: got \"l3\". Known: emd, l1, l2, mse, squared."),
-        ({"method": {"distance": "sqared"}}, "method.distance: got \"sqared\". Did you mean \"squared\"? Known: emd, l1, l2, mse, squared."),
+        ({"method": {"distance": "l3"}}, 'method.distance: got "l3". Known: emd, l1, l2, mse, squared.'),
+        (
+            {"method": {"distance": "sqared"}},
+            'method.distance: got "sqared". Did you mean "squared"? Known: emd, l1, l2, mse, squared.',
+        ),
         ({"method": {"pull": -1.0}}, "method.pull: got -1.0, must be 0 or more"),
         ({"run": {"rounds": 0}}, "run.rounds: got 0, must be 1 or more"),
         ({"run": {"seed": True}}, "run.seed: got true, must be a whole number"),
-        ({"run": {"sample": 0}}, "run.sample: got 0, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
-        ({"run": {"sample": 1.5}}, "run.sample: got 1.5, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"),
+        (
+            {"run": {"sample": 0}},
+            "run.sample: got 0, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients",
+        ),
+        (
+            {"run": {"sample": 1.5}},
+            "run.sample: got 1.5, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients",
+        ),
         ({"train": {"lr": float("nan")}}, "train.lr: got nan, must be a finite number"),
-        ({"train": {"lr": "fast"}}, "train.lr: got \"fast\", must be a number"),
+        ({"train": {"lr": "fast"}}, 'train.lr: got "fast", must be a number'),
         ({"train": {"momentum": 1.0}}, "train.momentum: got 1.0, must be below 1"),
         ({"train": {"batch": 2.5}}, "train.batch: got 2.5, must be a whole number"),
         ({"net": {"hidden": 7}}, "net.hidden: got 7, must be a list"),
         ({"net": [{"share": 0}]}, "net.share: got 0, must be above 0"),
     ],
-)  # fmt: skip
+)
 def test_messages_name_the_key_what_was_got_and_what_would_do(table, message):
     assert problems(table) == [message]
 

@@ -40,11 +40,23 @@ KNOWN = {  # training and test examples, of the first classes, shape, and the su
 MADE = ("digits", "spiral", "spiral_imbalanced", "synthetic")
 FILES = {"femnist": "femnist_digits", "synthdigits": "synthdigits_remade", "tiny_imagenet": "tiny_imagenet25"}
 NETS = {
-    "cifar10": "lenet", "cifar100": "lenet", "digit5": "lenet", "femnist": "cnn", "mnist": "cnn", "mnist_m": "lenet",
-    "office_caltech10": "cnn_celeba", "pets": "cnn_celeba", "svhn": "lenet", "synthdigits": "lenet",
-    "tiny_imagenet": "cnn_celeba", "uci_har": "cnn1d", "usps": "cnn", "spiral": "mlp_spiral",
-    "spiral_imbalanced": "mlp_spiral", "synthetic": "mlp_synthetic",
-}  # fmt: skip
+    "cifar10": "lenet",
+    "cifar100": "lenet",
+    "digit5": "lenet",
+    "femnist": "cnn",
+    "mnist": "cnn",
+    "mnist_m": "lenet",
+    "office_caltech10": "cnn_celeba",
+    "pets": "cnn_celeba",
+    "svhn": "lenet",
+    "synthdigits": "lenet",
+    "tiny_imagenet": "cnn_celeba",
+    "uci_har": "cnn1d",
+    "usps": "cnn",
+    "spiral": "mlp_spiral",
+    "spiral_imbalanced": "mlp_spiral",
+    "synthetic": "mlp_synthetic",
+}
 
 
 def wanted(name: str) -> None:
@@ -78,9 +90,13 @@ def test_what_is_in_it(name):
 def test_a_round_on_it(name, method):
     wanted(name)
     table = {
-        "run": {"rounds": 1}, "data": {"name": name, "clients": 5}, "partition": {"name": "iid"},
-        "net": {"name": NETS.get(name, "mlp")}, "method": {"name": method}, "train": {"batch": 64},
-    }  # fmt: skip
+        "run": {"rounds": 1},
+        "data": {"name": name, "clients": 5},
+        "partition": {"name": "iid"},
+        "net": {"name": NETS.get(name, "mlp")},
+        "method": {"name": method},
+        "train": {"batch": 64},
+    }
     result = protofed.run(table)
     assert result.summary["loss"]["supervised"] > 0
     assert 0 <= result.summary["accuracy"]["head"]["mean"] <= 1

@@ -20,8 +20,8 @@ from protofed.core import Method, Params, Phase, Private, average
 from protofed.engines.choice import engine, has_compiler, resolved, workers_for
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
-from protofed.engines.stack_training import Shared, narrowed
-from protofed.engines.stacked import MOST, Stacked
+from protofed.engines.stack_training import StackedTrees, narrowed
+from protofed.engines.stacked import LARGEST_STACK, Stacked
 from protofed.errors import UserError
 from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
@@ -46,9 +46,14 @@ def same(kind, experiment, members, **tolerance):
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_stacks_are_the_loop_whatever_the_training(optimiser, drop_last):
     training = {
-        "optimiser": optimiser, "drop_last": drop_last, "lr": 0.02, "weight_decay": 0.01, "clip": 0.5, "epochs": 3,
+        "optimiser": optimiser,
+        "drop_last": drop_last,
+        "lr": 0.02,
+        "weight_decay": 0.01,
+        "clip": 0.5,
+        "epochs": 3,
         "decay": 0.7,
-    }  # fmt: skip
+    }
     same(Stacked, config("fedproto", rounds=3, train=training), federation(nets=[net(dropout=0.4)] * 6))
 
 
@@ -62,9 +67,11 @@ def test_stacks_are_the_loop_with_phases_that_train_parts():
 
 def test_stacks_are_the_loop_with_augmented_images_and_own_constants():
     sections = {
-        "data": {"clients": 4, "normalise": "client"}, "net": {"name": "convnet", "channels": [3]},
-        "train": {"augment": ["crop", "flip"]}, "run": {"rounds": 2},
-    }  # fmt: skip
+        "data": {"clients": 4, "normalise": "client"},
+        "net": {"name": "convnet", "channels": [3]},
+        "train": {"augment": ["crop", "flip"]},
+        "run": {"rounds": 2},
+    }
     made = Config.of(sections)
     same(Stacked, made, Members.of(made))
 
@@ -80,9 +87,12 @@ def test_a_value_that_is_no_number_stays_with_its_client(tmp_path):
     x[0, 0] = np.nan
     np.savez(tmp_path / "x.npz", x=x, y=y)
     table = {
-        "run": {"rounds": 1}, "data": {"name": "npz", "root": str(tmp_path / "x.npz"), "clients": 4},
-        "partition": {"name": "iid"}, "method": {"name": "fedavg"}, "train": {"batch": 7},
-    }  # fmt: skip
+        "run": {"rounds": 1},
+        "data": {"name": "npz", "root": str(tmp_path / "x.npz"), "clients": 4},
+        "partition": {"name": "iid"},
+        "method": {"name": "fedavg"},
+        "train": {"batch": 7},
+    }
     rejected = [
         protofed.run({**table, "engine": {"name": name}}).rounds[0]["rejected"].keys() for name in ("loop", "stacked")
     ]
@@ -103,7 +113,9 @@ def test_nets_whose_examples_depend_on_each_other_are_not_stacked(layer):
         first = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Unflatten(1, (2, 2)), layer(), torch.nn.Flatten())
         body = torch.nn.Sequential(torch.nn.Linear(4, 4), Normed()) if layer is Normed else first
         module = torch.nn.Sequential(*body, torch.nn.Linear(4, 3))
-        own = protofed.Federation([(np.random.RandomState(n).normal(size=(9 + n, 4)), np.arange(9 + n) % 3) for n in range(3)], nets=[module])  # fmt: skip
+        own = protofed.Federation(
+            [(np.random.RandomState(n).normal(size=(9 + n, 4)), np.arange(9 + n) % 3) for n in range(3)], nets=[module]
+        )
     members = own.members(Config.of({}))
     assert members.nets[0].alone
     made = own.config(config("fedproto"))
@@ -126,7 +138,7 @@ def test_stacks_have_up_to_ten_clients_large_and_small_mixed():
     chunks = stacked.chunks(0, dict.fromkeys(range(25), ()))
     assert sorted(number for chunk in chunks for number in chunk) == list(range(25))
     assert [len(chunk) for chunk in chunks] == [9, 8, 8]
-    assert max(map(len, chunks)) <= MOST
+    assert max(map(len, chunks)) <= LARGEST_STACK
     work = [sum(len(members.train[number]) for number in chunk) for chunk in chunks]
     assert max(work) < 1.25 * min(work)
 
@@ -141,10 +153,10 @@ def test_clients_with_different_nets_or_messages_are_not_stacked():
 
 def test_one_and_the_same_message_is_shared():
     one = Private({"a": torch.ones(3), "b": torch.zeros(2)})
-    assert Shared([one, one]).dims == [None, None]
+    assert StackedTrees([one, one]).dims == [None, None]
     other = Private({"b": torch.ones(2), "a": one.params["a"]})
-    assert Shared([one, other]).dims == [0, 0]  # whatever the single tensors are: a wire would not keep that
-    assert Shared([one, other]).leaves[1].tolist() == [[0, 0], [1, 1]]
+    assert StackedTrees([one, other]).dims == [0, 0]  # whatever the single tensors are: a wire would not keep that
+    assert StackedTrees([one, other]).leaves[1].tolist() == [[0, 0], [1, 1]]
 
 
 def test_the_finished_leave_now_and_then():
@@ -202,8 +214,8 @@ def test_tensors_that_are_in_several_places_travel_and_are_stored(inner, tmp_pat
     one = played_on(inner, config(Marked()), federation())
     two = played_on(lambda *about: Pool(inner(*about), 2), config(Marked()), federation())
     torch.testing.assert_close(everything(two), everything(one), rtol=0, atol=0)
-    checkpoint.store(tmp_path, 1, one.server, one.engine.state(), "x")
-    stored = checkpoint.latest(tmp_path, Marked(), "x")
+    checkpoint.write_checkpoint(tmp_path, 1, one.server, one.engine.state(), "x")
+    stored = checkpoint.latest_checkpoint(tmp_path, Marked(), "x")
     assert torch.equal(stored.server.mark, one.server.mark)
 
 
@@ -299,7 +311,9 @@ protofed.run({"run": {"rounds": 10_000}, "data": {"clients": 4}, "engine": {"wor
 def test_no_worker_outlives_its_parent(how):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would be deaf to it
     try:
-        process = subprocess.Popen([sys.executable, "-c", SCRIPT, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         pids = [int(word) for word in process.stdout.readline().split()]
         assert len(pids) == 2
         if how != "exception":
@@ -370,9 +384,9 @@ def replace_cost(one, cost):
 
 
 def test_the_cost_of_a_net_by_hand():
-    from protofed.nets import NETS, make
+    from protofed.nets import NETS, make_net
 
-    cnn = make("cnn", NETS["cnn"](), (1, 28, 28), 10)
+    cnn = make_net("cnn", NETS["cnn"](), (1, 28, 28), 10)
     assert cnn.cost == 24 * 24 * 10 * 25 + 8 * 8 * 20 * 250 + 320 * 50 + 50 * 10
 
 

@@ -31,11 +31,18 @@ def test_one_client_makes_it_local_from_the_same_start():
     members = federation([[0, 1, 2] * 5])
     shared = played(config("fedavg", rounds=1), members)
     from protofed.methods.local import Local
-    from protofed.training import Training, train
+    from protofed.training import TrainSection, train_client
 
     start = FedAvg().start(members.server(0, 0)).params
-    alone = train(
-        Local(), members.client(0, 0, 0), members.train[0], start, (), (), Local().phases(1), Training(batch=4, lr=0.1)
+    alone = train_client(
+        Local(),
+        members.client(0, 0, 0),
+        members.train[0],
+        start,
+        (),
+        (),
+        Local().phases(1),
+        TrainSection(batch=4, lr=0.1),
     )
     torch.testing.assert_close(shared.server.params, alone.params, rtol=0, atol=0)
 

@@ -144,28 +144,52 @@ X, Y = table(6)
         ({"data": [(X[:, 0], Y)]}, "data[0]: got inputs [6] and labels [6]; must be [n, ...] and [n]."),
         ({"data": [(X, Y)], "nets": line()}, "nets: got a Sequential; must be a list of nets, as nets=[net]."),
         ({"data": [(X, Y)] * 2, "nets": (line(), line())}, "nets: got a tuple; must be a list of nets, as nets=[net]."),
-        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 3))]}, "nets[0] has one layer with parameters, so that the embedding would be the raw input, and prototypes the means of raw inputs. Put a layer before it, or give (nn.Identity(), layer) if the inputs are features."),
+        (
+            {"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 3))]},
+            "nets[0] has one layer with parameters, so that the embedding would be the raw input, and prototypes the means of raw inputs. Put a layer before it, or give (nn.Identity(), layer) if the inputs are features.",
+        ),
         ({"data": [(X, Y / 2)]}, "data[0]: its labels are of type float64; they must be whole numbers or names."),
         ({"data": [(X.astype(str), Y)]}, "data[0]: its inputs are of type <U32; they must be numbers."),
-        ({"data": [(X, Y - 1)]}, "data[0]: there is no class -1. Did you mean \"1\"? Known: 0, 1."),
+        ({"data": [(X, Y - 1)]}, 'data[0]: there is no class -1. Did you mean "1"? Known: 0, 1.'),
         ({"data": [(X, Y)], "classes": 2}, "data[0]: there is no class 2. Known: 0, 1."),
         ({"data": [(X, Y)], "classes": 0}, "classes: got 0; must be 1 or more, or None."),
         ({"data": [(X, Y.astype(str))], "classes": 3}, "classes: got 3; must be the list of names, or None."),
-        ({"data": [(X, np.array(["cat"] * 6))], "classes": ["cats", "dogs"]}, "data[0]: there is no class 'cat'. Did you mean \"cats\"? Known: cats, dogs."),
+        (
+            {"data": [(X, np.array(["cat"] * 6))], "classes": ["cats", "dogs"]},
+            "data[0]: there is no class 'cat'. Did you mean \"cats\"? Known: cats, dogs.",
+        ),
         ({"data": [(X, Y)], "classes": ["a", "a"]}, "classes: a name is there twice."),
-        ({"data": [(X, Y), (X, Y.astype(str))]}, "data: some clients' labels are names, others' are whole numbers. Use one of them."),
+        (
+            {"data": [(X, Y), (X, Y.astype(str))]},
+            "data: some clients' labels are names, others' are whole numbers. Use one of them.",
+        ),
         ({"data": [([], [])]}, "data: no client has inputs of shape [n, ...]."),
         ({"data": [(X, Y)], "test": [(X, Y)] * 2}, "test: got 2 pairs for 1 clients. Give one for each, or None."),
         ({"data": [(X, Y)], "test": [(X[:, :3], Y)]}, "test[0]: its inputs have shape (3,), but data[0]'s have (4,)."),
-        ({"data": [(X, Y)] * 3, "nets": [line(), line()]}, "nets: got 2 for 3 clients. Give one for all, or one for each."),
-        ({"data": [(X, Y)], "nets": ["mlp"]}, "nets[0] is a str; a net is a module, (module, name of its last layer), (body, head), or a function that makes one of these."),
+        (
+            {"data": [(X, Y)] * 3, "nets": [line(), line()]},
+            "nets: got 2 for 3 clients. Give one for all, or one for each.",
+        ),
+        (
+            {"data": [(X, Y)], "nets": ["mlp"]},
+            "nets[0] is a str; a net is a module, (module, name of its last layer), (body, head), or a function that makes one of these.",
+        ),
         ({"data": [(X, Y)], "nets": [(line(), "fc")]}, "nets[0] has no layer 'fc'. It has: 0, 1, 2."),
-        ({"data": [(X, Y)], "nets": [Residual()]}, "nets[0] (Residual) returns a Tensor, so where is the embedding? Let it return (embedding, logits), or give (module, name of its last layer); it has first, fc."),
-        ({"data": [(X, Y)], "nets": [(Residual(after=True), "fc")]}, "nets[0] (Residual) does more after its last layer than that layer gives. Name the layer that comes last, or let it return (embedding, logits)."),
-        ({"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 10))]}, "nets[0] (Sequential) gives embeddings [2, 5] and scores [2, 10] for 2 inputs; it must give [2, dim] and [2, 3], as there are 3 classes. Change the net, or tell the federation its classes."),
+        (
+            {"data": [(X, Y)], "nets": [Residual()]},
+            "nets[0] (Residual) returns a Tensor, so where is the embedding? Let it return (embedding, logits), or give (module, name of its last layer); it has first, fc.",
+        ),
+        (
+            {"data": [(X, Y)], "nets": [(Residual(after=True), "fc")]},
+            "nets[0] (Residual) does more after its last layer than that layer gives. Name the layer that comes last, or let it return (embedding, logits).",
+        ),
+        (
+            {"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 10))]},
+            "nets[0] (Sequential) gives embeddings [2, 5] and scores [2, 10] for 2 inputs; it must give [2, dim] and [2, 3], as there are 3 classes. Change the net, or tell the federation its classes.",
+        ),
         ({"data": [(X, Y)], "nets": [nn.Sequential(nn.ReLU())]}, "nets[0] has no parameters: it cannot learn."),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_said(given, message):
     with pytest.raises(UserError) as refused:
         protofed.Federation(**given)
@@ -210,11 +234,17 @@ def test_a_run_is_not_continued_with_other_nets_or_shapes(change, tmp_path):
         ({"data": [([[1, 2], [3]], [0, 1])]}, "data[0]: it cannot be read as an array: "),
         ({"data": [(X, 3)]}, "data[0]: got inputs [6, 4] and labels []; must be [n, ...] and [n]."),
         ({"data": [(X, Y)], "test": [5]}, "test[0]: got a int; must be a pair (x, y)."),
-        ({"data": [(X, np.array([0, 1, "b", 2, 3, 4], dtype=object))]}, "data[0]: it cannot be read as an array: text and numbers are mixed."),
-        ({"data": [(X, Y + 20_000_000)]}, "data: label 20000002 would make 20,000,003 classes. Give `classes`, the labels there are."),
+        (
+            {"data": [(X, np.array([0, 1, "b", 2, 3, 4], dtype=object))]},
+            "data[0]: it cannot be read as an array: text and numbers are mixed.",
+        ),
+        (
+            {"data": [(X, Y + 20_000_000)]},
+            "data: label 20000002 would make 20,000,003 classes. Give `classes`, the labels there are.",
+        ),
         ({"data": [(X, Y)], "nets": [lambda size: line()]}, "nets[0] cannot be used with inputs of shape (4,): "),
     ],
-)  # fmt: skip
+)
 def test_odder_inputs_are_messages_too(given, message):
     with pytest.raises(UserError) as refused:
         protofed.Federation(**given)

@@ -76,9 +76,10 @@ def test_eq2_by_hand(learn):
 
 def trained(z: list[list[float]], y: list[int]) -> SimpleNamespace:
     return SimpleNamespace(
-        features=lambda: (torch.tensor(z), torch.tensor(y)), net=SimpleNamespace(classes=3),
+        features=lambda: (torch.tensor(z), torch.tensor(y)),
+        net=SimpleNamespace(classes=3),
         params={"body.w": torch.tensor([1.0]), HEAD: torch.zeros(3, 2), "own.scale": torch.tensor(5.0)},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("unit", "expected"), [(False, [0.5, 0.5]), (True, [0.5**0.5, 0.5**0.5])])
@@ -95,8 +96,10 @@ def moved(rho: float = 0.5, weights: str = "equal") -> torch.Tensor:
     server = Weights({"body.w": torch.tensor([0.0]), HEAD: torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])})
     uploads = [
         Upload(0, 1, 1, 1.0, Sent({"body.w": torch.tensor([2.0])}, bank({0: [0.0, 1.0]}, {0: 1}))),
-        Upload(1, 9, 1, 1.0, Sent({"body.w": torch.tensor([6.0])}, bank({0: [0.0, -1.0], 1: [1.0, 0.0]}, {0: 3, 1: 6}))),
-    ]  # fmt: skip
+        Upload(
+            1, 9, 1, 1.0, Sent({"body.w": torch.tensor([6.0])}, bank({0: [0.0, -1.0], 1: [1.0, 0.0]}, {0: 3, 1: 6}))
+        ),
+    ]
     after = FedNH(rho=rho, weights=weights).aggregate(None, server, uploads)
     assert after.params["body.w"].item() == 4  # plainly averaged, whatever the sizes
     return after.params[HEAD]
@@ -112,8 +115,10 @@ def test_eq4_as_the_code_weighs_by_hand():
     # class 0: (1 * (0, 1) + 3 * (0, -1)) / 4 = (0, -0.5), so (0.5, -0.25). Class 1: (0.5, 0.5), of its only holder.
     norm, half = math.hypot(0.5, 0.25), 0.5**0.5
     assert moved(weights="count").tolist() == [
-        pytest.approx([0.5 / norm, -0.25 / norm]), pytest.approx([half, half]), pytest.approx([-1, 0]),
-    ]  # fmt: skip
+        pytest.approx([0.5 / norm, -0.25 / norm]),
+        pytest.approx([half, half]),
+        pytest.approx([-1, 0]),
+    ]
 
 
 @pytest.mark.parametrize("weights", ["equal", "count"])

@@ -94,12 +94,12 @@ def test_emd_of_nothing_positive_is_an_even_histogram():
 
 def trained(labels: list[int], method: FedProto, client: int = 0) -> tuple[Trained, Bank]:
     """A client after a round, and what it sends."""
-    from protofed.training import Training, train
+    from protofed.training import TrainSection, train_client
 
     members = federation([labels] * (client + 1))
     one, down = members.client(0, 0, client), Bank(Prototypes.empty(3, 5))
     kept = method.join(one)
-    outcome = train(method, one, one.data, kept.params, down, kept, method.phases(1), Training(batch=4))
+    outcome = train_client(method, one, one.data, kept.params, down, kept, method.phases(1), TrainSection(batch=4))
     made = Trained(
         **vars(one),
         kept=kept,

@@ -95,7 +95,9 @@ def test_the_gradient_pulls_to_own_clusters_and_away_from_others():
 
 
 def test_both_readings_of_the_distance_and_of_when_means_are_taken():
-    runs = [played(config("fpl", method=options), federation()).server.prototypes.mean
-            for options in ({}, {"distance": "squared"}, {"prototypes": "fresh"})]  # fmt: skip
+    runs = [
+        played(config("fpl", method=options), federation()).server.prototypes.mean
+        for options in ({}, {"distance": "squared"}, {"prototypes": "fresh"})
+    ]
     assert not torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])

@@ -9,13 +9,13 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 from protofed.core import Prototypes
-from protofed.measures.cost import sent, until
-from protofed.measures.geometry import centres, drift, scatter, similarity
+from protofed.measures.cost import cost_of_rounds, cost_until
+from protofed.measures.geometry import centres, cosine_similarities, drift, scatter
 from toys import bank
 
 
 def test_cosines_by_hand_and_none_for_a_class_nobody_has_seen():
-    found = similarity(bank({0: [2.0, 0.0], 1: [1.0, 1.0], 3: [0.0, -3.0]}, classes=4))
+    found = cosine_similarities(bank({0: [2.0, 0.0], 1: [1.0, 1.0], 3: [0.0, -3.0]}, classes=4))
     half = math.sqrt(0.5)
     assert found[0].tolist() == pytest.approx([1, half, math.nan, 0], nan_ok=True)
     assert found[3].tolist() == pytest.approx([0, -half, math.nan, 1], nan_ok=True)
@@ -25,13 +25,13 @@ def test_cosines_by_hand_and_none_for_a_class_nobody_has_seen():
 
 def test_scikit_learn_finds_the_same_cosines():
     mean = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    assert similarity(Prototypes(mean.unsqueeze(1), torch.ones(6, 1))).numpy() == pytest.approx(
+    assert cosine_similarities(Prototypes(mean.unsqueeze(1), torch.ones(6, 1))).numpy() == pytest.approx(
         cosine_similarity(mean.double().numpy())
     )
 
 
 def test_a_prototype_at_the_origin_has_no_direction():
-    assert torch.isnan(similarity(bank({0: [0.0, 0.0], 1: [1.0, 0.0]}))[0]).all()
+    assert torch.isnan(cosine_similarities(bank({0: [0.0, 0.0], 1: [1.0, 0.0]}))[0]).all()
 
 
 def test_several_prototypes_count_as_their_mean_by_examples():
@@ -41,7 +41,7 @@ def test_several_prototypes_count_as_their_mean_by_examples():
     assert one.mean[:, 0].tolist() == [[1, 2], [1, 2]]
     assert one.support.tolist() == [[4], [5]]
     assert centres(one) is one
-    assert similarity(many)[0, 1] == pytest.approx(1)
+    assert cosine_similarities(many)[0, 1] == pytest.approx(1)
 
 
 def test_drift_by_hand():
@@ -82,11 +82,16 @@ def row(accuracy: float | None, up: int = 10, down: int = 20) -> dict:
 
 def test_rounds_and_bytes_until_an_accuracy_by_hand():
     rows = [row(0.2), row(None, up=1), row(0.7, down=0), row(0.6), row(0.9)]
-    assert until(rows, 0.65) == {
-        "rounds": 3, "up_params": 21, "down_params": 40, "up_bytes": 84, "down_bytes": 160, "bytes": 244,
-    }  # fmt: skip
-    assert until(rows, 0.7)["rounds"] == 3  # as high as asked for is enough
-    assert until(rows, 0.1)["rounds"] == 1
-    assert until(rows, 0.95) is None
-    assert until(rows, 0.5, "accuracy_prototype") is None  # the method has none
-    assert sent(rows)["bytes"] == sum(row["up_bytes"] + row["down_bytes"] for row in rows)
+    assert cost_until(rows, 0.65) == {
+        "rounds": 3,
+        "up_params": 21,
+        "down_params": 40,
+        "up_bytes": 84,
+        "down_bytes": 160,
+        "bytes": 244,
+    }
+    assert cost_until(rows, 0.7)["rounds"] == 3  # as high as asked for is enough
+    assert cost_until(rows, 0.1)["rounds"] == 1
+    assert cost_until(rows, 0.95) is None
+    assert cost_until(rows, 0.5, "accuracy_prototype") is None  # the method has none
+    assert cost_of_rounds(rows)["bytes"] == sum(row["up_bytes"] + row["down_bytes"] for row in rows)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import protofed
-from protofed.data.augment import changer, crop, flip
 from protofed.errors import UserError
-from protofed.examples import Examples
+from protofed.examples import Examples, changer, crop, flip
 from test_cli import protofed as command  # noqa: F401
 from test_data import wanted
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import protofed
 from protofed.draws import DerivedDropout
 from protofed.engines.layout import ClientsAsChannels, clients_last
-from protofed.engines.replay import Traced
+from protofed.engines.replay import Replayed
 from protofed.engines.stacked import Stacked
 from protofed.examples import channels_last
 from toys import config, everything, federation, net, played_on
@@ -83,7 +83,7 @@ def test_every_layer_does_to_a_stack_what_it_does_to_one(layer):
             return grad(loss, (0, 1))(x, params)
 
     ours = vmap(one)(clients_last(x), params)
-    replayed = Traced(vmap(one), patience=0)(clients_last(x), params)
+    replayed = Replayed(vmap(one), patience=0)(clients_last(x), params)
     for client in range(CLIENTS):
         leaves = [value[client].clone().requires_grad_() for value in (x, *params)]
         expected = torch.autograd.grad(loss(leaves[0], leaves[1:]), leaves)
@@ -146,7 +146,7 @@ def test_a_replayed_run_is_the_run_to_the_last_bit(monkeypatch):
     """Phases, sampling, dropout, short batches and clients that finish early make many kinds of steps."""
     ends = []
     for patience in (10_000, 0, 3):
-        monkeypatch.setattr(Traced.__init__, "__defaults__", (False, patience))
+        monkeypatch.setattr(Replayed.__init__, "__defaults__", (False, patience))
         members = federation(nets=[net(dropout=0.3)] * 6)
         made: list[Stacked] = []
 
@@ -164,23 +164,23 @@ def test_a_replayed_run_is_the_run_to_the_last_bit(monkeypatch):
 
 
 def test_one_tensor_in_two_places_is_two_inputs():
-    traced, x, y = Traced(lambda a, b: a - b, patience=0), torch.ones(2), torch.zeros(2)
+    traced, x, y = Replayed(lambda a, b: a - b, patience=0), torch.ones(2), torch.zeros(2)
     assert traced(x, x).tolist() == [0, 0]
     assert traced(x, y).tolist() == [1, 1]
 
 
 def test_types_and_strides_are_kinds_of_their_own():
-    traced = Traced(lambda a: a + torch.full((1,), 0.5, dtype=a.dtype), patience=0)
+    traced = Replayed(lambda a: a + torch.full((1,), 0.5, dtype=a.dtype), patience=0)
     assert traced(torch.tensor([1])).tolist() == [1]
     assert traced(torch.tensor([1.0])).tolist() == [1.5]
-    flat = Traced(lambda a: a.contiguous().view(-1), patience=0)
+    flat = Replayed(lambda a: a.contiguous().view(-1), patience=0)
     x = torch.arange(6).reshape(2, 3)
     assert flat(x).tolist() == [0, 1, 2, 3, 4, 5]
     assert flat(x.T.contiguous().T).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_compiled_steps_are_compiled_from_the_first():
-    assert Traced(lambda a: a, compiled=True).patience == 0
+    assert Replayed(lambda a: a, compiled=True).patience == 0
 
 
 def test_pooling_without_channels_is_torchs_own():
@@ -235,7 +235,7 @@ def test_a_kind_of_input_is_recorded_when_it_has_come_often():
         calls.append(x.shape)
         return {"sum": x + tree["a"]}
 
-    traced = Traced(function, patience=2)
+    traced = Replayed(function, patience=2)
     for turn in range(5):
         assert torch.equal(traced(torch.ones(2), {"a": torch.ones(2) * turn})["sum"], torch.ones(2) * (1 + turn))
     assert len(calls) == 3  # twice as it is, once watched
@@ -249,7 +249,7 @@ def test_masks_of_a_replayed_step_follow_the_key():
         with DerivedDropout(key):
             return F.dropout(x, 0.5)
 
-    traced = Traced(vmap(dropped), patience=0)
+    traced = Replayed(vmap(dropped), patience=0)
     x = torch.ones(2, 64)
     first, second = (traced(x, torch.tensor(keys)) for keys in ([1, 2], [3, 2]))
     assert not torch.equal(first[0], second[0])
@@ -269,20 +269,20 @@ def test_a_view_of_a_view_is_one_look_wherever_the_tensor_begins():
     def turned(a):
         return a.transpose(0, 1).unsqueeze(0).expand(2, 4, 3) * 2, a.transpose(0, 1).unsqueeze(0).expand(2, 4, 3) + 1
 
-    traced, x = Traced(turned, patience=0), torch.arange(24.0).reshape(2, 3, 4)
+    traced, x = Replayed(turned, patience=0), torch.arange(24.0).reshape(2, 3, 4)
     for one in (x[0], x[1]):  # the second begins in the middle of its memory
         assert all(torch.equal(a, b) for a, b in zip(traced(one), turned(one), strict=True))
     assert steps_of(traced) == ["as_strided", "mul", "add"]
 
 
 def test_a_view_that_begins_elsewhere_is_made_anew():
-    traced, x = Traced(lambda a: a[1].unsqueeze(0) * 2, patience=0), torch.arange(12.0).reshape(4, 3)
+    traced, x = Replayed(lambda a: a[1].unsqueeze(0) * 2, patience=0), torch.arange(12.0).reshape(4, 3)
     assert traced(x[:2]).tolist() == [[6, 8, 10]]
     assert traced(x[2:]).tolist() == [[18, 20, 22]]
 
 
 def test_a_view_that_says_where_it_begins_begins_there():
-    traced, x = Traced(lambda a: a.as_strided((2,), (1,), 0) * 2, patience=0), torch.arange(6.0).reshape(2, 3)
+    traced, x = Replayed(lambda a: a.as_strided((2,), (1,), 0) * 2, patience=0), torch.arange(6.0).reshape(2, 3)
     assert [traced(one).tolist() for one in x] == [[0, 2], [0, 2]]
 
 
@@ -294,7 +294,7 @@ def test_a_conjugate_is_no_mere_view():
 
     x, a, b = torch.rand(3, 4, 8, generator=torch.Generator().manual_seed(0))
     slopes = vmap(grad(filtered, (1, 2)))
-    for ours, expected in zip(Traced(slopes, patience=0)(x, a, b), slopes(x, a, b), strict=True):
+    for ours, expected in zip(Replayed(slopes, patience=0)(x, a, b), slopes(x, a, b), strict=True):
         assert torch.equal(ours, expected)
 
 
@@ -303,16 +303,16 @@ def test_a_part_that_has_a_name_for_profilers_is_recorded():
         with torch.profiler.record_function("part"):
             return a + 1
 
-    traced = Traced(named, patience=0)
+    traced = Replayed(named, patience=0)
     assert [traced(torch.ones(1) * turn).item() for turn in (1, 2)] == [2, 3]
 
 
 def test_constants_are_made_once():
-    traced = Traced(lambda a: a + torch.arange(3), patience=0)
+    traced = Replayed(lambda a: a + torch.arange(3), patience=0)
     assert [traced(torch.ones(3) * turn).tolist() for turn in (1, 2)] == [[1, 2, 3], [2, 3, 4]]
     assert steps_of(traced) == ["add"]
 
 
 def test_a_step_that_writes_in_place_begins_anew_each_time():
-    traced = Traced(lambda a: torch.zeros(2).add_(a).unsqueeze(0), patience=0)
+    traced = Replayed(lambda a: torch.zeros(2).add_(a).unsqueeze(0), patience=0)
     assert [traced(torch.ones(2)).tolist() for _ in range(3)] == [[[1, 1]]] * 3

@@ -11,7 +11,7 @@ from protofed.draws import DerivedDropout, generator
 from protofed.errors import UserError
 from protofed.methods.local import Local
 from protofed.net import Net
-from protofed.training import Optimiser, Training, schedule, train
+from protofed.training import Optimiser, TrainSection, batch_schedule, train_client
 from toys import examples, federation, net
 
 
@@ -20,19 +20,19 @@ def site(client: int = 0, round: int = 0, **options: object) -> Site:
 
 
 def sizes(count: int, **options: object) -> list[int]:
-    ((epoch,),) = schedule(site(), count, [Phase(1)], Training(**options))
+    ((epoch,),) = batch_schedule(site(), count, [Phase(1)], TrainSection(**options))
     return [len(batch) for batch in epoch]
 
 
 def test_an_epoch_is_a_permutation():
-    (epochs,) = schedule(site(), 10, [Phase(2)], Training(batch=4))
+    (epochs,) = batch_schedule(site(), 10, [Phase(2)], TrainSection(batch=4))
     assert all(sorted(torch.cat(batches).tolist()) == list(range(10)) for batches in epochs)
     assert not torch.equal(torch.cat(epochs[0]), torch.cat(epochs[1]))
 
 
 def test_schedule_depends_on_round_and_client_only():
     def order(**where: int) -> list[int]:
-        return torch.cat(schedule(site(**where), 10, [Phase(1)], Training())[0][0]).tolist()
+        return torch.cat(batch_schedule(site(**where), 10, [Phase(1)], TrainSection())[0][0]).tolist()
 
     assert order() == order()
     assert order() != order(client=1)
@@ -60,7 +60,7 @@ def test_short_batches():
 def test_optimisers_equal_torch(options, reference, clip):
     ours = {"a": torch.tensor([1.0, -2.0]), "b": torch.tensor([[3.0]])}
     theirs = [value.clone().requires_grad_() for value in ours.values()]
-    optimiser, peer = Optimiser(Training(clip=clip, **options), 0.1), reference(theirs)
+    optimiser, peer = Optimiser(TrainSection(clip=clip, **options), 0.1), reference(theirs)
     state = optimiser.start(ours)
     for step in range(5):
         grads = {name: value.cos() * (step + 1) for name, value in ours.items()}
@@ -74,13 +74,13 @@ def test_optimisers_equal_torch(options, reference, clip):
 
 
 def test_learning_rate_decays_by_round():
-    assert [Training(lr=1.0, decay=0.5).rate(round) for round in range(3)] == [1, 0.5, 0.25]
+    assert [TrainSection(lr=1.0, decay=0.5).rate(round) for round in range(3)] == [1, 0.5, 0.25]
 
 
 def one(phases: list[Phase], data=None, method=None, **options: object):
     where = site(**options)
     start = where.net.init(generator("start"))
-    return start, train(
+    return start, train_client(
         method or Local(),
         where,
         examples([0, 1, 2] * 4) if data is None else data,
@@ -88,19 +88,19 @@ def one(phases: list[Phase], data=None, method=None, **options: object):
         (),
         (),
         phases,
-        Training(batch=4, lr=0.1),
+        TrainSection(batch=4, lr=0.1),
     )
 
 
 def test_a_step_by_hand():
-    where, data, how = site(), examples([0, 1, 2]), Training(batch=3, lr=0.1, momentum=0.0)
+    where, data, how = site(), examples([0, 1, 2]), TrainSection(batch=3, lr=0.1, momentum=0.0)
     start = where.net.init(generator("start"))
     leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
     x, y = data.take(torch.arange(3))
     loss = cross_entropy(where.net(leaves, x)[1], Batch(x, y, torch.ones(3)))
     grads = torch.autograd.grad(loss, list(leaves.values()))
     expected = {name: value.detach() - 0.1 * grad for (name, value), grad in zip(leaves.items(), grads, strict=True)}
-    outcome = train(Local(), where, data, start, (), (), [Phase(1)], how)
+    outcome = train_client(Local(), where, data, start, (), (), [Phase(1)], how)
     torch.testing.assert_close(outcome.params, expected)
     assert outcome.steps == 1
     assert outcome.terms["supervised"].item() / outcome.seen == pytest.approx(loss.item(), rel=1e-5)
@@ -148,7 +148,7 @@ def test_observed_is_that_of_the_last_epoch_that_ran():
 
 
 def test_batch_norm_leaves_out_a_batch_of_one():
-    ((epoch,),) = schedule(site(norm=True), 9, [Phase(1)], Training(batch=4))
+    ((epoch,),) = batch_schedule(site(norm=True), 9, [Phase(1)], TrainSection(batch=4))
     assert [len(batch) for batch in epoch] == [4, 4]
     _, outcome = one([Phase(2)], data=examples([1]), norm=True)
     assert outcome.steps == 0
@@ -161,9 +161,11 @@ def test_phase_that_trains_nothing_says_so():
 
 def test_every_phase_has_a_new_optimiser():
     def after(*epochs: int) -> torch.Tensor:
-        where, data, how = site(), examples([0, 1, 2] * 4), Training(batch=12, lr=0.1, momentum=0.9)
+        where, data, how = site(), examples([0, 1, 2] * 4), TrainSection(batch=12, lr=0.1, momentum=0.9)
         start = where.net.init(generator("start"))
-        return train(Local(), where, data, start, (), (), [Phase(count) for count in epochs], how).params["head.weight"]
+        return train_client(Local(), where, data, start, (), (), [Phase(count) for count in epochs], how).params[
+            "head.weight"
+        ]
 
     assert torch.equal(after(1), after(1, 0))
     assert not torch.equal(after(2), after(1, 1))  # one batch holds all: only the momentum can differ
@@ -177,8 +179,15 @@ def test_dropout_masks_differ_by_round_and_client(change, monkeypatch):
     )
     for where in ({}, change):
         made = site(dropout=0.5, **where)
-        train(
-            Local(), made, examples([0, 1, 2] * 4), made.net.init(generator(0)), (), (), [Phase(1)], Training(batch=4)
+        train_client(
+            Local(),
+            made,
+            examples([0, 1, 2] * 4),
+            made.net.init(generator(0)),
+            (),
+            (),
+            [Phase(1)],
+            TrainSection(batch=4),
         )
     assert len(set(keys)) == 6  # three steps each, no mask twice
 
@@ -188,7 +197,7 @@ def test_a_net_that_draws_globally_in_training_is_refused():
     noisy = Net("noisy", lambda: (nn.Sequential(nn.Linear(4, 5), nn.AlphaDropout()), nn.Linear(5, 3)), (4,), 3)
     where, start = Site(noisy, 0, 0, 0, 1), noisy.init(generator(0))
     with pytest.raises(UserError, match="net noisy drew from torch's global generator"):
-        train(Local(), where, examples([0, 1]), start, (), (), [Phase(1)], Training())
+        train_client(Local(), where, examples([0, 1]), start, (), (), [Phase(1)], TrainSection())
     torch.set_rng_state(state)
 
 
@@ -198,16 +207,27 @@ def test_dropout_is_on_in_training_and_off_in_features():
     z, y = where.net.features(params, data)
     assert torch.equal(z, where.net.features(params, data)[0])
     assert torch.equal(y, data.labels)
-    with_dropout = train(Local(), where, data, params, (), (), [Phase(1)], Training())
-    without = train(Local(), site(), data, params, (), (), [Phase(1)], Training())
+    with_dropout = train_client(Local(), where, data, params, (), (), [Phase(1)], TrainSection())
+    without = train_client(Local(), site(), data, params, (), (), [Phase(1)], TrainSection())
     assert not torch.equal(with_dropout.params["head.weight"], without.params["head.weight"])
 
 
 def test_clients_that_share_a_net_do_not_disturb_each_other():
     members = federation()
-    alone = [train(Local(), members.client(0, 0, n), members.train[n], members.client(0, 0, n).params, (), (), [Phase(1)], Training())
-             for n in (1, 0)]  # fmt: skip
-    again = train(
+    alone = [
+        train_client(
+            Local(),
+            members.client(0, 0, n),
+            members.train[n],
+            members.client(0, 0, n).params,
+            (),
+            (),
+            [Phase(1)],
+            TrainSection(),
+        )
+        for n in (1, 0)
+    ]
+    again = train_client(
         Local(),
         members.client(0, 0, 1),
         members.train[1],
@@ -215,6 +235,6 @@ def test_clients_that_share_a_net_do_not_disturb_each_other():
         (),
         (),
         [Phase(1)],
-        Training(),
+        TrainSection(),
     )
     assert all(torch.equal(alone[0].params[name], again.params[name]) for name in again.params)

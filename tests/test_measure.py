@@ -13,9 +13,9 @@ import protofed
 from protofed.core import cross_entropy
 from protofed.errors import UserError
 from protofed.experiment.folder import Folder
-from protofed.measures.accuracy import evenness
 from protofed.measures.discrepancy import gradient_dissimilarity
-from protofed.measures.geometry import drift, scatter, similarity
+from protofed.measures.evenness import evenness
+from protofed.measures.geometry import cosine_similarities, drift, scatter
 from protofed.measures.on_demand import MEASURES, measure, some
 from protofed.methods.parts.margins import aggregate_mean_margin
 from test_cli import protofed as command  # noqa: F401
@@ -104,8 +104,11 @@ def test_cost_until_an_accuracy(runs, asked):
 
 def test_similarity_and_margins_are_those_of_the_servers_prototypes(runs, asked):
     own = runs("fedproto").prototypes
-    table = [[math.nan if value is None else value for value in row.values()] for row in asked("fedproto", "similarity").values()]  # fmt: skip
-    np.testing.assert_allclose(table, similarity(own).numpy())
+    table = [
+        [math.nan if value is None else value for value in row.values()]
+        for row in asked("fedproto", "similarity").values()
+    ]
+    np.testing.assert_allclose(table, cosine_similarities(own).numpy())
     rows = asked("fedproto", "margins")
     assert rows["mean"] == {"between": aggregate_mean_margin(own), "letter": 1}
     per_class = [row["between"] for name, row in rows.items() if name.startswith("class ")]
@@ -145,7 +148,9 @@ def test_gradients_are_those_of_the_methods_own_answers(runs, asked):
         leaves = {name: value.detach().requires_grad_() for name, value in params.items() if net.trains(name, value)}
         ((x, y),) = part.batches(10_000)
         loss = torch.nn.functional.cross_entropy(method.logits(net, {**params, **leaves}, x), y)
-        found = torch.autograd.grad(loss, [leaves[name] for name in sorted(leaves)], allow_unused=True, materialize_grads=True)  # fmt: skip
+        found = torch.autograd.grad(
+            loss, [leaves[name] for name in sorted(leaves)], allow_unused=True, materialize_grads=True
+        )
         grads.append(torch.cat([grad.flatten() for grad in found]).double())
     sizes = torch.tensor([len(part) for part in state.members.train]).double()
     central = (torch.stack(grads) * (sizes / sizes.sum()).unsqueeze(1)).sum(0)
@@ -198,15 +203,39 @@ def test_the_help_names_every_measure(command):  # noqa: F811
 @pytest.mark.parametrize(
     ("method", "words", "message"),
     [
-        ("fedavg", ["--what", "drfit"], "There is no measure 'drfit'. Did you mean \"drift\"? Known: classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, scatter, similarity."),
-        ("fedavg", ["--what", "similarity"], "The server of fedavg has no prototypes to measure. Use a run of a method that shares them, such as fedproto."),
-        ("fedproto", ["--what", "gradients"], "gradients are compared at one model that all clients have; those of fedproto have their own. Use a run of a method that shares all weights (fedavg)."),
-        ("fedavg", ["--what", "discrepancy"], "discrepancy is between the features of two runs: give the other one with --beside DIR."),
-        ("fedavg", ["--beside", "FOLDER"], "--beside: only discrepancy is between two runs. Ask for it: --what discrepancy."),
+        (
+            "fedavg",
+            ["--what", "drfit"],
+            "There is no measure 'drfit'. Did you mean \"drift\"? Known: classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, scatter, similarity.",
+        ),
+        (
+            "fedavg",
+            ["--what", "similarity"],
+            "The server of fedavg has no prototypes to measure. Use a run of a method that shares them, such as fedproto.",
+        ),
+        (
+            "fedproto",
+            ["--what", "gradients"],
+            "gradients are compared at one model that all clients have; those of fedproto have their own. Use a run of a method that shares all weights (fedavg).",
+        ),
+        (
+            "fedavg",
+            ["--what", "discrepancy"],
+            "discrepancy is between the features of two runs: give the other one with --beside DIR.",
+        ),
+        (
+            "fedavg",
+            ["--beside", "FOLDER"],
+            "--beside: only discrepancy is between two runs. Ask for it: --what discrepancy.",
+        ),
         ("fedavg", ["--client", "4"], "There is no client 4; they are numbered from 0 to 3."),
-        ("fedavg", ["--client", "1", "--what", "cost"], "--client 1: only classification, confusion, scatter can be measured of one client."),
+        (
+            "fedavg",
+            ["--client", "1", "--what", "cost"],
+            "--client 1: only classification, confusion, scatter can be measured of one client.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_measured_is_said(method, words, message, runs, command):  # noqa: F811
     folder = str(runs(method).folder)
     given = [folder if word == "FOLDER" else word for word in words]
@@ -216,8 +245,10 @@ def test_what_cannot_be_measured_is_said(method, words, message, runs, command):
 def test_drift_wants_a_trace(command):  # noqa: F811
     command("run", "--quiet", "--set", "run.rounds=1", "--set", "data.clients=2", "--out", "a")
     assert command("measure", "a", "--what", "drift") == (
-        2, "", "protofed: drift is between rounds in trace/, of which a has 0. Run it with --set run.trace_every=1.\n",
-    )  # fmt: skip
+        2,
+        "",
+        "protofed: drift is between rounds in trace/, of which a has 0. Run it with --set run.trace_every=1.\n",
+    )
 
 
 def test_other_data_than_the_runs_are_noticed(command, tmp_path):  # noqa: F811

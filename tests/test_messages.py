@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from protofed.core import Nothing, Params, Prototypes, Upload
-from protofed.messages import Size, flatten, size, unflatten
+from protofed.messages import Size, flatten, message_size, unflatten
 from protofed.trust.guard import sift
 from toys import bank
 
@@ -29,9 +29,14 @@ MESSAGE = Outer(
 
 def test_flat_names_are_joined_by_slashes():
     assert list(flatten(MESSAGE)) == [
-        "inner/params/body.w", "inner/params/head.b", "inner/scale",
-        "prototypes/mean", "prototypes/support", "prototypes/rows", "prototypes/shape",
-    ]  # fmt: skip
+        "inner/params/body.w",
+        "inner/params/head.b",
+        "inner/scale",
+        "prototypes/mean",
+        "prototypes/support",
+        "prototypes/rows",
+        "prototypes/shape",
+    ]
 
 
 def test_messages_come_back_by_their_type():
@@ -70,8 +75,8 @@ def test_prototypes_that_do_not_fit_their_shape_are_refused(change):
 
 
 def test_size_counts_numbers_and_bytes():
-    assert size(MESSAGE) == Size(params=6 + 4 + 1 + 2, counts=1, bytes=4 * (11 + 2 + 1 + 1 + 3))
-    assert size(()) == Size()
+    assert message_size(MESSAGE) == Size(params=6 + 4 + 1 + 2, counts=1, bytes=4 * (11 + 2 + 1 + 1 + 3))
+    assert message_size(()) == Size()
 
 
 def test_what_is_not_a_message_is_refused():

@@ -18,7 +18,7 @@ from protofed.errors import UserError
 from protofed.methods import METHODS
 from protofed.methods.local import Local
 from protofed.models.export import FromRaw, write_model
-from protofed.models.join import join
+from protofed.models.join import join_run
 from protofed.nets import weights
 from test_cli import protofed as command  # noqa: F401
 from test_layout import Viewed
@@ -143,10 +143,13 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
         (["--input", "words.npy"], "The inputs are of type <U1; they must be numbers."),
         (["--input", "nan.npy"], "64 of the inputs' 64 values are not finite. Fill them in."),
         (["--input", "x.npy", "--client", "6"], "There is no client 6; they are numbered from 0 to 5."),
-        (["--input", "x.npy", "--by", "protoype", "--client", "1"], "This model cannot predict by 'protoype'. Did you mean \"prototype\"? Known: head, prototype, prototype_all."),
+        (
+            ["--input", "x.npy", "--by", "protoype", "--client", "1"],
+            "This model cannot predict by 'protoype'. Did you mean \"prototype\"? Known: head, prototype, prototype_all.",
+        ),
         (["--input", "x.npy", "--out", "x.npy"], "x.npy is there already. Give another name."),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_predicted_is_said(run, words, message, command, tmp_path):  # noqa: F811
     np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8)))
     np.save(tmp_path / "rgb.npy", np.zeros((2, 8, 8, 3)))
@@ -244,7 +247,7 @@ def newcomer(digits, seed: int, shots: int = 6):
 
 def test_a_newcomer_is_a_client_that_trains_with_the_prototypes_of_its_classes(run, digits):
     data, test = newcomer(digits, 0)
-    found = join(run, data, test, epochs=3)
+    found = join_run(run, data, test, epochs=3)
     assert found.downloaded == 3 * 50
     assert (found.train, found.test, found.steps) == (18, len(test[1]), 9)
     assert found.classes == sorted(set(data[1].tolist()))
@@ -253,25 +256,25 @@ def test_a_newcomer_is_a_client_that_trains_with_the_prototypes_of_its_classes(r
 
 def test_a_newcomer_without_pull_is_alone(digits):
     plain = protofed.run({**TABLE, "run": {"rounds": 1}, "method": {"pull": 0.0}})
-    found = join(plain, *newcomer(digits, 1), epochs=4)
+    found = join_run(plain, *newcomer(digits, 1), epochs=4)
     assert found.accuracy["head"] == found.alone
 
 
 def test_newcomers_gain_on_average(run, digits):
-    found = [join(run, *newcomer(digits, seed), epochs=6, seed=seed) for seed in range(5)]
+    found = [join_run(run, *newcomer(digits, seed), epochs=6, seed=seed) for seed in range(5)]
     assert sum(one.accuracy["head"] for one in found) > sum(one.alone for one in found)
 
 
 def test_a_newcomers_inputs_are_normalised_as_the_runs(run, digits):
     (x, y), test = newcomer(digits, 0)
-    found = join(run, (x, y), test, epochs=1)
+    found = join_run(run, (x, y), test, epochs=1)
     assert found.model.data.input == run.state.members.train[0].input
     assert found.model.data.take(torch.arange(len(y)))[0].std() < 2  # not 0 to 16
 
 
 def test_a_newcomer_scales_its_data_itself_where_everybody_does(digits):
     by_client = protofed.run({**TABLE, "run": {"rounds": 1}, "data": {"clients": 3, "normalise": "client"}})
-    found = join(by_client, *newcomer(digits, 0), epochs=1)
+    found = join_run(by_client, *newcomer(digits, 0), epochs=1)
     inputs = [train.input for train in by_client.state.members.train]
     assert found.model.data.input not in inputs
     assert found.model.data.take(torch.arange(18))[0].mean().abs() < 1e-5
@@ -281,7 +284,7 @@ def test_a_newcomer_has_the_net_of_a_client_with_inputs_like_its_own():
     draw = np.random.RandomState(0)
     tables = [(draw.normal(size=(20, wide)), np.arange(20) % 2) for wide in (9, 4)]
     mixed = protofed.Federation(tables).run({"run": {"rounds": 1}})
-    found = join(mixed, (draw.normal(size=(20, 4)), np.arange(20) % 2), epochs=1)
+    found = join_run(mixed, (draw.normal(size=(20, 4)), np.arange(20) % 2), epochs=1)
     assert found.model.net.shapes["body.fc1.weight"] == (64, 4)
 
 
@@ -295,13 +298,13 @@ def test_a_newcomer_takes_up_its_own_exported_net(tmp_path):
         result = protofed.Federation([data], nets=[module]).run({"run": {"rounds": 1}})
     write_model(result.state.model(0), tmp_path / "own.safetensors")
     layers = {name: value.half() for name, value in load_file(tmp_path / "own.safetensors").items()}
-    found = join(result, data, net=module, layers=layers, epochs=1)
+    found = join_run(result, data, net=module, layers=layers, epochs=1)
     assert found.given == ["body.0.bias", "body.0.weight", "head.2.bias", "head.2.weight"]
 
 
 def test_a_newcomer_of_fedavg_starts_from_the_servers_weights(digits):
     shared = protofed.run({**TABLE, "method": {"name": "fedavg"}})
-    found = join(shared, *newcomer(digits, 2), epochs=1)
+    found = join_run(shared, *newcomer(digits, 2), epochs=1)
     assert found.accuracy["head"] > found.alone
     assert found.downloaded == 7920
 
@@ -312,15 +315,15 @@ def test_a_newcomer_brings_its_own_net_and_layers(run, digits):
     with torch.random.fork_rng(devices=[]):
         module = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
         small = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10))
-    found = join(run, *newcomer(digits, 3), net=module, epochs=1)
+    found = join_run(run, *newcomer(digits, 3), net=module, epochs=1)
     assert found.model.net.name == "net (Sequential)"
     with pytest.raises(UserError, match="cannot bring embeddings of different sizes together"):
-        join(run, *newcomer(digits, 3), net=small)
+        join_run(run, *newcomer(digits, 3), net=small)
     layers = {name: value for name, value in run.state.model(0).params.items() if name.startswith("body.")}
-    warm = join(run, *newcomer(digits, 3), layers={**layers, "head.out.bias": torch.zeros(3)}, epochs=1)
+    warm = join_run(run, *newcomer(digits, 3), layers={**layers, "head.out.bias": torch.zeros(3)}, epochs=1)
     assert sorted(warm.given) == sorted(layers)
     with pytest.raises(UserError, match="None of the layers given"):
-        join(run, *newcomer(digits, 3), layers={"fc": torch.zeros(3)})
+        join_run(run, *newcomer(digits, 3), layers={"fc": torch.zeros(3)})
 
 
 def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F811
@@ -345,17 +348,35 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
     [
         (["--data", "no.npz"], "There is no file no.npz. --data wants an .npz with x and y."),
         (["--data", "bad.npz"], "bad.npz cannot be read as an npz: it is not a zip archive, or not a whole one."),
-        (["--data", "wide.npz"], "The newcomer's data do not fit the run's: The inputs have shape [8, 9, 9]; must be [n, 1, 8, 8]."),
-        (["--data", "few.npz"], "The newcomer has nothing to be tested on: give a test set, or five examples of a class."),
+        (
+            ["--data", "wide.npz"],
+            "The newcomer's data do not fit the run's: The inputs have shape [8, 9, 9]; must be [n, 1, 8, 8].",
+        ),
+        (
+            ["--data", "few.npz"],
+            "The newcomer has nothing to be tested on: give a test set, or five examples of a class.",
+        ),
         (["--data", "half.npz"], "half.npz has no y_test; it has x, y, x_test."),
         (["--data", "good.npz", "--out", "good.npz"], "good.npz is there already. Give another name."),
-        (["--data", "strange.npz"], "data[0]: there is no class 11. Did you mean \"1\"? Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9."),
-        (["--data", "good.npz", "--net", "mpl"], "The experiment has a problem:\n  - net.name: there is no \"mpl\". Did you mean \"mlp\"? Known: cnn, "),
-        (["--data", "good.npz", "--net", "mlp", "--set", "net.dim=9"], "fedproto cannot bring embeddings of different sizes together: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9."),
-        (["--data", "good.npz", "--set", "train.lr=1"], "--set train.lr=1: only the newcomer's net can be changed, by --set net.key=value."),
+        (
+            ["--data", "strange.npz"],
+            'data[0]: there is no class 11. Did you mean "1"? Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.',
+        ),
+        (
+            ["--data", "good.npz", "--net", "mpl"],
+            'The experiment has a problem:\n  - net.name: there is no "mpl". Did you mean "mlp"? Known: cnn, ',
+        ),
+        (
+            ["--data", "good.npz", "--net", "mlp", "--set", "net.dim=9"],
+            "fedproto cannot bring embeddings of different sizes together: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9.",
+        ),
+        (
+            ["--data", "good.npz", "--set", "train.lr=1"],
+            "--set train.lr=1: only the newcomer's net can be changed, by --set net.key=value.",
+        ),
         (["--data", "good.npz", "--start", "bad.npz"], "bad.npz is not readable as a state dict of tensors alone: "),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_join_is_said(run, words, message, command, tmp_path):  # noqa: F811
     (tmp_path / "bad.npz").write_bytes(b"junk")
     x, y = np.zeros((10, 8, 8)), np.zeros(10, int)
@@ -379,7 +400,7 @@ def test_layers_are_read_from_safe_files_only(tmp_path):
     save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors")
     torch.save({"a": torch.ones(2)}, tmp_path / "a.pt")
     for name in ("a.safetensors", "a.pt"):
-        assert torch.equal(weights.read(tmp_path / name)["a"], torch.ones(2))
+        assert torch.equal(weights.read_weights(tmp_path / name)["a"], torch.ones(2))
     torch.save({"a": Phase(3)}, tmp_path / "code.pt")
     torch.save([torch.ones(2)], tmp_path / "list.pt")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
@@ -390,4 +411,4 @@ def test_layers_are_read_from_safe_files_only(tmp_path):
         "none.pt": "There is no file",
     }.items():
         with pytest.raises(UserError, match=message):
-            weights.read(tmp_path / name)
+            weights.read_weights(tmp_path / name)

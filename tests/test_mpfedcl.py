@@ -93,9 +93,15 @@ def test_dbscan_that_finds_no_cluster_gives_the_mean():
 # Two clients, k = 2, two dimensions, three classes. Class 0: both clients have two prototypes. Class 1: client 0 has one
 # only. Class 2: nobody.
 POOL = Prototypes(
-    torch.tensor([[[1.0, 0.0], [3.0, 0.0], [5.0, 0.0], [7.0, 0.0]], [[0.0, 2.0], [0, 0], [0.0, 6.0], [0.0, 10.0]], [[0.0, 0.0]] * 4]),
+    torch.tensor(
+        [
+            [[1.0, 0.0], [3.0, 0.0], [5.0, 0.0], [7.0, 0.0]],
+            [[0.0, 2.0], [0, 0], [0.0, 6.0], [0.0, 10.0]],
+            [[0.0, 0.0]] * 4,
+        ]
+    ),
     torch.tensor([[1.0, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]]),
-)  # fmt: skip
+)
 
 
 def test_eq9_and_eq10_padding_by_hand():

@@ -6,7 +6,7 @@ import torch
 from protofed.draws import generator
 from protofed.errors import UserError
 from protofed.net import Net
-from protofed.nets import NETS, make
+from protofed.nets import NETS, make_net
 from toys import net
 
 
@@ -74,7 +74,7 @@ def test_layers_that_draw_globally_are_refused():
 
 
 def test_fedproto_cnn_has_the_published_size():
-    cnn = make("cnn", NETS["cnn"](), (1, 28, 28), 10)
+    cnn = make_net("cnn", NETS["cnn"](), (1, 28, 28), 10)
     sizes = {name: torch.Size(shape).numel() for name, shape in cnn.shapes.items()}
     assert sum(sizes.values()) == 21_840
     assert (
@@ -85,14 +85,14 @@ def test_fedproto_cnn_has_the_published_size():
 
 
 def test_cnn_by_channels_keeps_its_embedding_size():
-    mixed = [make("cnn", NETS["cnn"](channels=channels), (1, 28, 28), 10) for channels in (18, 22)]
+    mixed = [make_net("cnn", NETS["cnn"](channels=channels), (1, 28, 28), 10) for channels in (18, 22)]
     assert [toy.name for toy in mixed] == ["cnn(channels=18)", "cnn(channels=22)"]
     assert {toy.dim for toy in mixed} == {50}
 
 
 def test_nets_side_by_side_are_told_apart_even_at_a_default():
     designs = [NETS["cnn"](channels=channels) for channels in (18, 20)]
-    assert [make("cnn", design, (1, 28, 28), 10, designs).name for design in designs] == [
+    assert [make_net("cnn", design, (1, 28, 28), 10, designs).name for design in designs] == [
         "cnn(channels=18)",
         "cnn(channels=20)",
     ]
@@ -100,4 +100,4 @@ def test_nets_side_by_side_are_told_apart_even_at_a_default():
 
 def test_cnn_on_small_images_says_what_to_use():
     with pytest.raises(UserError, match=r"got inputs of shape \(1, 8, 8\). Use net mlp"):
-        make("cnn", NETS["cnn"](), (1, 8, 8), 10)
+        make_net("cnn", NETS["cnn"](), (1, 8, 8), 10)

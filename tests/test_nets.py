@@ -8,13 +8,13 @@ import torch.nn.functional as F
 
 from protofed.draws import generator
 from protofed.errors import UserError
-from protofed.nets import NETS, make
+from protofed.nets import NETS, make_net
 
 SHAPES = {"mlp_features": (512,), "mlp_spiral": (2,), "mlp_synthetic": (60,), "cnn1d": (9, 128)}
 
 
 def net(name, shape, classes=10, **options):
-    return make(name, NETS[name](**options), shape, classes)
+    return make_net(name, NETS[name](**options), shape, classes)
 
 
 def size(made) -> int:
@@ -136,8 +136,9 @@ def test_group_norm_nets_train_and_batch_norm_statistics_move():
 
     for norm, moved in (("batch", True), ("group", False)):
         table = {
-            "run": {"rounds": 1}, "data": {"clients": 2, "name": "digits"},
+            "run": {"rounds": 1},
+            "data": {"clients": 2, "name": "digits"},
             "net": {"name": "convnet", "channels": [4], "norm": norm},
-        }  # fmt: skip
+        }
         state = protofed.run(table).model(0).state_dict()
         assert any("running_mean" in name and value.abs().sum() > 0 for name, value in state.items()) == moved

@@ -10,7 +10,7 @@ from torch import nn
 import protofed
 from protofed.errors import UserError
 from protofed.experiment.config import Config
-from protofed.nets.own import Own
+from protofed.nets.own import OwnNet
 from test_federation import Both, Residual, X, Y, _own_nets_draw_where_they_like, line, table  # noqa: F401
 
 NETS = {
@@ -100,11 +100,11 @@ def test_a_net_that_shares_a_tensor_or_draws_is_refused():
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 3))
     tied[2].weight = tied[0].weight
     with pytest.raises(UserError, match=r"nets.0. cannot be used with inputs of shape .4,.: .* which are tied"):
-        Own.net(tied, "nets[0]", (4,), 3)
+        OwnNet.net(tied, "nets[0]", (4,), 3)
     body, head = nn.Linear(4, 4), nn.Linear(4, 4)
     head.weight = body.weight
     with pytest.raises(UserError, match="has a tensor under two names"):
-        Own.net((body, head), "nets[0]", (4,), 4)
+        OwnNet.net((body, head), "nets[0]", (4,), 4)
 
     class Noisy(nn.Module):
         def forward(self, x):
@@ -116,7 +116,7 @@ def test_a_net_that_shares_a_tensor_or_draws_is_refused():
 
 
 def test_a_joint_net_has_no_head_to_call():
-    net = Own.net(Both(), "nets[0]", (4,), 3)
+    net = OwnNet.net(Both(), "nets[0]", (4,), 3)
     with pytest.raises(UserError, match="returns its embedding and scores together"):
         net.head(net.init(torch.Generator()), torch.zeros(1, 6))
 
@@ -124,7 +124,7 @@ def test_a_joint_net_has_no_head_to_call():
 def test_a_layer_that_stands_there_twice_is_not_lost():
     relu = nn.ReLU()
     module = nn.Sequential(nn.Linear(4, 8), relu, nn.Linear(8, 8), relu, nn.Linear(8, 3))
-    net = Own.net(module, "nets[0]", (4,), 3)
+    net = OwnNet.net(module, "nets[0]", (4,), 3)
     x = torch.linspace(-3, 3, 40).reshape(10, 4)
     params = net.init(torch.Generator())
     assert torch.equal(net(params, x)[1], module(x))
@@ -134,7 +134,7 @@ def test_a_layer_that_stands_there_twice_is_not_lost():
 
 def test_what_comes_after_the_named_layer_is_noticed_in_a_function_too():
     with pytest.raises(UserError, match="does more after its last layer"):
-        Own.net(lambda: (Residual(after=True), "fc"), "nets[0]", (4,), 3)
+        OwnNet.net(lambda: (Residual(after=True), "fc"), "nets[0]", (4,), 3)
 
 
 def test_a_function_that_returns_the_same_module_again_and_again():
@@ -166,7 +166,7 @@ def test_a_module_with_a_secret_state_is_refused():
             return x * (1 + self.seen)
 
     with pytest.raises(UserError, match="changes a buffer that is not in its state dict"):
-        Own.net(nn.Sequential(nn.Linear(4, 4), Counting(), nn.Linear(4, 3)), "nets[0]", (4,), 3)
+        OwnNet.net(nn.Sequential(nn.Linear(4, 4), Counting(), nn.Linear(4, 3)), "nets[0]", (4,), 3)
 
 
 def test_layers_whose_names_cannot_be_stored_are_refused():
@@ -174,7 +174,7 @@ def test_layers_whose_names_cannot_be_stored_are_refused():
     odd.add_module("a/b", nn.Linear(4, 4))
     odd.add_module("out", nn.Linear(4, 3))
     with pytest.raises(UserError, match=r"has a layer with a / in its name, body.a/b.weight"):
-        Own.net(odd, "nets[0]", (4,), 3)
+        OwnNet.net(odd, "nets[0]", (4,), 3)
 
 
 def test_batch_norm_and_batches_of_one():

@@ -100,8 +100,15 @@ def test_every_method_through_every_engine(method, engine, wire):
     agree(method, ENGINES[engine], wire, **TOLERANCE)
 
 
-OPTIONS = [("mpfedcl", {"cap": 3}), ("mpfedcl", {"clustering": "dbscan"}), ("fedrod", {"hyper": 4}), ("fpl", {"clusters": "first"}),
-           ("fedrod", {"personal": "after"}), ("fesem", {"centres": 2}), ("creff", {"head_batch": 8})]  # fmt: skip
+OPTIONS = [
+    ("mpfedcl", {"cap": 3}),
+    ("mpfedcl", {"clustering": "dbscan"}),
+    ("fedrod", {"hyper": 4}),
+    ("fpl", {"clusters": "first"}),
+    ("fedrod", {"personal": "after"}),
+    ("fesem", {"centres": 2}),
+    ("creff", {"head_batch": 8}),
+]
 
 
 @pytest.mark.parametrize(("method", "options"), OPTIONS, ids=str)

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protofed.data.partitions import PARTITIONS, ByDomain, DirichletPowerLaw, FromFile, Natural, PowerLaw, Shards
-from protofed.data.partitions.base import Dirichlet, Iid, Labels, NWay, Part, Pooled, a_share, deal
+from protofed.data.partitions import PARTITIONS
+from protofed.data.partitions.base import Holding, Labels, deal_positions, stratified_share
+from protofed.data.partitions.by_class import Dirichlet, NWay, Shards
+from protofed.data.partitions.by_origin import ByDomain, FromFile, Natural
+from protofed.data.partitions.by_size import DirichletPowerLaw, Iid, Pooled, PowerLaw
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
@@ -26,11 +29,11 @@ LABELS = Labels(TRAIN, TEST, 10, ("a", "b", "c"), np.arange(2000) % 3, np.arange
 """Every example also comes from one of three places."""
 
 
-def split(partition, clients=8, seed=0, labels=LABELS) -> list[Part]:
+def split(partition, clients=8, seed=0, labels=LABELS) -> list[Holding]:
     return partition.split(labels, clients, seed)
 
 
-def digest(parts: list[Part]) -> str:
+def digest(parts: list[Holding]) -> str:
     arrays = [array.astype("<i8").tobytes() for part in parts for array in part[:2]]
     return hashlib.sha256(b"|".join(arrays)).hexdigest()[:16]
 
@@ -60,11 +63,19 @@ def test_partitions_never_change(name, expected):
 @pytest.mark.parametrize(
     "partition",
     [
-        Iid(), Dirichlet(smallest=0), Dirichlet(alpha=5.0, smallest=0, capped=False), DirichletPowerLaw(),
-        DirichletPowerLaw(alpha=0.01, gamma=1.5), PowerLaw(ways=0), Shards(ways=10), ByDomain(), Natural(), Pooled(),
+        Iid(),
+        Dirichlet(smallest=0),
+        Dirichlet(alpha=5.0, smallest=0, capped=False),
+        DirichletPowerLaw(),
+        DirichletPowerLaw(alpha=0.01, gamma=1.5),
+        PowerLaw(ways=0),
+        Shards(ways=10),
+        ByDomain(),
+        Natural(),
+        Pooled(),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_nothing_is_lost_or_given_twice(partition, seed, clients):
     own = {ByDomain: max(3, clients), Natural: 0, Pooled: 0}
     parts = split(partition, own.get(type(partition), clients), seed)
@@ -191,7 +202,7 @@ def test_a_thousand_clients_are_partitioned_in_no_time_and_without_a_copy(mnist_
 @given(SEEDS, st.sampled_from([0.1, 0.2, 0.25, 0.5, 1.0]))
 @settings(max_examples=20, deadline=None)
 def test_a_share_of_each_class_is_set_aside(seed, share):
-    held = a_share(TRAIN[:1234], share, random_state(seed))
+    held = stratified_share(TRAIN[:1234], share, random_state(seed))
     for label in range(7):
         own = held[TRAIN[:1234] == label]
         assert own.sum() == int(len(own) * share + 1e-9)
@@ -199,7 +210,7 @@ def test_a_share_of_each_class_is_set_aside(seed, share):
 
 def test_deal_by_hand():
     shares = np.array([[0.5, 0.5], [1.0, 0.0]])
-    first, second = deal(np.array([0, 0, 0, 0, 1, 1]), shares, random_state(0))
+    first, second = deal_positions(np.array([0, 0, 0, 0, 1, 1]), shares, random_state(0))
     assert len(first) == 4
     assert set(second.tolist()) < {0, 1, 2, 3}
 
@@ -208,20 +219,36 @@ def test_deal_by_hand():
     ("partition", "clients", "message"),
     [
         (NWay(ways=11), 8, "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
-        (NWay(ways=10, shots=50, stdev=0), 8, "partition.shots: got 50, but class 0 has 200 training examples for the 8 clients "
-         "that hold it, which want 400. Use 25 shots or fewer, fewer clients or fewer ways."),
+        (
+            NWay(ways=10, shots=50, stdev=0),
+            8,
+            "partition.shots: got 50, but class 0 has 200 training examples for the 8 clients "
+            "that hold it, which want 400. Use 25 shots or fewer, fewer clients or fewer ways.",
+        ),
         (NWay(test=51), 8, "partition.test: got 51, but class 0 has 50 test examples. Use 50 or fewer."),
         (Shards(ways=11), 8, "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
-        (PowerLaw(ways=10, smallest=30), 8, "partition.smallest: got 30, but class 0 has 200 training examples for the 8 clients that have it. Use 25 or less, or fewer clients."),
+        (
+            PowerLaw(ways=10, smallest=30),
+            8,
+            "partition.smallest: got 30, but class 0 has 200 training examples for the 8 clients that have it. Use 25 or less, or fewer clients.",
+        ),
         (ByDomain(), 2, "data.clients: got 2, but there are 3 domains (a, b, c). Use 3 or more."),
         (Natural(), 4, "data.clients: got 4, but the data have 3. Use 3 or fewer."),
         (Pooled(), 4, "data.clients: got 4, but partition pooled has one client. Leave it out."),
         (Iid(), 3000, "data.clients: got 3000, but there are 2,000 training examples. Use 2000 clients or fewer."),
-        (Dirichlet(smallest=100), 50, "data.clients: got 50, but there are 2,000 training examples, too few for 100 each (partition.smallest). Use 20 clients or fewer."),
-        (Dirichlet(alpha=0.01, smallest=90), 20, "partition.smallest: got 90, but 1,000 draws of Dirichlet(0.01) over 20 clients and 2000 "
-         "examples gave some client fewer. Use a smaller number, a larger alpha or fewer clients."),
+        (
+            Dirichlet(smallest=100),
+            50,
+            "data.clients: got 50, but there are 2,000 training examples, too few for 100 each (partition.smallest). Use 20 clients or fewer.",
+        ),
+        (
+            Dirichlet(alpha=0.01, smallest=90),
+            20,
+            "partition.smallest: got 90, but 1,000 draws of Dirichlet(0.01) over 20 clients and 2000 "
+            "examples gave some client fewer. Use a smaller number, a larger alpha or fewer clients.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_infeasible_requests_say_what_would_do(partition, clients, message):
     with pytest.raises(UserError) as caught:
         split(partition, clients)
@@ -257,5 +284,5 @@ def test_a_partition_is_loaded_back_from_its_file(tmp_path):
     with pytest.raises(UserError, match="is of other data: it has position"):
         split(FromFile(path), 0, labels=Labels(TRAIN[:10], TEST, 10))
     (tmp_path / "half.json").write_text('{"clients": [{"train": [1]}]}')
-    with pytest.raises(UserError, match=r"is not a whole partition.json"):
+    with pytest.raises(UserError, match=r"is not a complete partition.json"):
         split(FromFile(str(tmp_path / "half.json")), 0)

@@ -10,9 +10,10 @@ import torch
 
 from protofed import Config, Federation, run
 from protofed.engines.pool import Pool
+from protofed.engines.scoring import class_hits
 from protofed.engines.stacked import Stacked
-from protofed.experiment.personal import accuracies, by_client, class_hits, fairness
-from protofed.experiment.roster import sample
+from protofed.experiment.personal import by_client, mean_and_std, personal_accuracies
+from protofed.experiment.roster import draw_clients
 from protofed.experiment.runner import Runner
 from protofed.methods.fedavg import FedAvg
 from protofed.training import take_part
@@ -23,35 +24,35 @@ PERSONAL = {"eval": {"personal": True}}
 
 def test_both_accuracies_by_hand():
     # 10 test images a class; the client has 3 of class 0, 1 of class 1, none of class 2.
-    found = accuracies([8, 2, 4], [10, 10, 10], held=[3, 1, 0])
+    found = personal_accuracies([8, 2, 4], [10, 10, 10], held=[3, 1, 0])
     assert found["v"] == (8 + 2) / 20
     assert found["l"] == pytest.approx((0.75 * 8 + 0.25 * 2) / (0.75 * 10 + 0.25 * 10))
     assert found["all"] == pytest.approx(14 / 30)
 
 
 def test_a_test_set_with_unequal_classes_by_hand():
-    found = accuracies([4, 1], [4, 2], held=[1, 1])
+    found = personal_accuracies([4, 1], [4, 2], held=[1, 1])
     assert found["v"] == 5 / 6
     assert found["l"] == 5 / 6
-    assert accuracies([4, 1], [4, 2], held=[1, 2])["l"] == (4 + 2) / (4 + 4)
+    assert personal_accuracies([4, 1], [4, 2], held=[1, 2])["l"] == (4 + 2) / (4 + 4)
 
 
 def test_v_is_plain_accuracy_where_a_client_has_every_class():
-    found = accuracies([3, 0, 2], [5, 5, 5], held=[9, 1, 4])
+    found = personal_accuracies([3, 0, 2], [5, 5, 5], held=[9, 1, 4])
     assert found["v"] == found["all"] == pytest.approx(5 / 15)
 
 
 def test_a_client_without_examples_does_not_count():
-    assert accuracies([1, 1], [2, 2], held=[0, 0]) == {"v": None, "l": None, "all": None}
-    rows = [accuracies([1, 1], [2, 2], held) for held in ([0, 0], [1, 0])]
-    assert fairness(rows)["v"] == 0.5
-    assert fairness([]) == dict.fromkeys(["v", "v_std", "l", "l_std", "all", "all_std"])
+    assert personal_accuracies([1, 1], [2, 2], held=[0, 0]) == {"v": None, "l": None, "all": None}
+    rows = [personal_accuracies([1, 1], [2, 2], held) for held in ([0, 0], [1, 0])]
+    assert mean_and_std(rows)["v"] == 0.5
+    assert mean_and_std([]) == dict.fromkeys(["v", "v_std", "l", "l_std", "all", "all_std"])
 
 
 def test_fairness_is_the_spread_over_clients():
     rows = [{"v": value, "l": value, "all": value} for value in (0.2, 0.6)]
-    assert fairness(rows)["l"] == pytest.approx(0.4)
-    assert fairness(rows)["l_std"] == pytest.approx(0.2)
+    assert mean_and_std(rows)["l"] == pytest.approx(0.4)
+    assert mean_and_std(rows)["l_std"] == pytest.approx(0.2)
 
 
 def test_hits_by_class():
@@ -68,7 +69,7 @@ def latest_by_hand(method: str, rounds: int) -> dict[int, dict[str, list[int]]]:
     runner = Runner(config(method, rounds=rounds, run={"sample": 1}), members, None)
     hits = {}
     for number in range(rounds):
-        for client in sample(runner.config, runner.members, number):
+        for client in draw_clients(runner.config, runner.members, number):
             site, down = members.client(0, number, client), runner.method.broadcast(runner.server, client)
             kept = runner.engine.client(client, number)[1]
             trained, _ = take_part(runner.method, site, kept, down, runner.config.train)
@@ -102,7 +103,7 @@ def test_over_the_clients_of_the_last_round():
         config("fedavg", rounds=4, run={"sample": 2}, eval={"personal": True, "clients": "round"}), federation()
     )
     assert [len(row["personal"]) for row in runner.rounds] == [0, 0, 0, 2]
-    assert set(runner.personal()["head"]) == set(sample(runner.config, runner.members, 3))
+    assert set(runner.personal()["head"]) == set(draw_clients(runner.config, runner.members, 3))
     assert figures(runner)["personal"]["clients"] == "round"
 
 
@@ -136,8 +137,11 @@ def test_workers_change_nothing():
 
 def test_a_run_that_goes_on_is_as_if_it_had_never_stopped(tmp_path):
     table = {
-        "run": {"rounds": 4, "sample": 0.2}, "data": {"clients": 8}, "method": {"name": "fedavg"}, **PERSONAL,
-    }  # fmt: skip
+        "run": {"rounds": 4, "sample": 0.2},
+        "data": {"clients": 8},
+        "method": {"name": "fedavg"},
+        **PERSONAL,
+    }
     whole = run(table, tmp_path / "whole")
     short = {**table, "run": {"rounds": 2, "sample": 0.2}}
     run(short, tmp_path / "short")

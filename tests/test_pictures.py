@@ -16,10 +16,10 @@ from protofed.data.images import PETS
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.runner import run
-from protofed.measures.intervals import Row
+from protofed.measures.intervals import SettingRow
 from protofed.pictures import bands, catalogue, clients, curves, embedded, scatter, similarity
-from protofed.pictures.runs import Run, grouped, titles
-from protofed.pictures.style import COLOURS, look, write
+from protofed.pictures.runs import FinishedRun, group_by_setting, titles
+from protofed.pictures.style import COLOURS, look, write_picture
 from protofed.studies import sweep
 
 SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
     for name, words in MADE.items():
         run(Config.load(None, [*SMALL, *words]), where / name)
     (where / "sweep").mkdir()
-    rows = [Row(f"method.pull={pull}", {"by head": {0: 0.5, 1: 0.6}}) for pull in (0, 1)]
+    rows = [SettingRow(f"method.pull={pull}", {"by head": {0: 0.5, 1: 0.6}}) for pull in (0, 1)]
     (where / "sweep" / "sweep.json").write_text(json.dumps(sweep.as_json(rows)))
     return where
 
@@ -62,10 +62,10 @@ def draw(monkeypatch, capsys, folder):
     return call
 
 
-def of(rounds: list[dict], *words: str, rows: list[dict] | None = None) -> Run:
+def of(rounds: list[dict], *words: str, rows: list[dict] | None = None) -> FinishedRun:
     """A run that only says that it has been."""
     config = Config.load(None, list(words))
-    return Run(Path("x"), config, {"dataset": config.data.name, "clients": 4}, rounds, rows or [])
+    return FinishedRun(Path("x"), config, {"dataset": config.data.name, "clients": 4}, rounds, rows or [])
 
 
 SHOWN = {
@@ -142,8 +142,8 @@ def test_a_run_of_other_data_is_noticed(draw, folder, tmp_path):
 @pytest.mark.parametrize("what", ["tsne", "embeddings"])
 def test_the_same_folder_gives_the_same_picture(folder, tmp_path, what):
     for name in ("a.svg", "b.svg"):
-        shown = catalogue.PICTURES[what].draw([Run.load(folder / "fedproto")], catalogue.Wishes())
-        write(shown, tmp_path / name)
+        shown = catalogue.PICTURES[what].draw([FinishedRun.load(folder / "fedproto")], catalogue.Wishes())
+        write_picture(shown, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
@@ -153,16 +153,16 @@ def test_runs_that_differ_in_seed_engine_or_place_are_one_curve():
         of([], "method.name=fedavg"),
         of([], "run.seed=1", "engine.name=loop", "data.root=/x", "run.eval_every=2"),
     ]
-    assert grouped(runs) == {"fedproto": [runs[0], runs[2]], "fedavg": [runs[1]]}
+    assert group_by_setting(runs) == {"fedproto": [runs[0], runs[2]], "fedavg": [runs[1]]}
     assert titles(runs) == ["fedproto, seed 0 on digits", "fedavg on digits", "fedproto, seed 1 on digits"]
 
 
 def test_curves_of_one_method_are_told_apart_by_their_settings():
     runs = [of([], *words) for words in ([], ["method.pull=2", "train.lr=0.1"], ["method.name=fedavg", "train.lr=3"])]
-    assert list(grouped(runs)) == ["fedproto, pull=1.0, lr=0.05", "fedproto, pull=2.0, lr=0.1", "fedavg"]
-    assert list(grouped([of([]), of([], "run.rounds=7")])) == ["fedproto, rounds=50", "fedproto, rounds=7"]
+    assert list(group_by_setting(runs)) == ["fedproto, pull=1.0, lr=0.05", "fedproto, pull=2.0, lr=0.1", "fedavg"]
+    assert list(group_by_setting([of([]), of([], "run.rounds=7")])) == ["fedproto, rounds=50", "fedproto, rounds=7"]
     other = [of([]), of([], "data.name=mnist", "method.name=fedavg")]
-    assert list(grouped(other)) == titles(other) == ["fedproto, digits", "fedavg, mnist"]
+    assert list(group_by_setting(other)) == titles(other) == ["fedproto, digits", "fedavg, mnist"]
 
 
 def test_moving_average_is_of_what_is_there():
@@ -196,7 +196,7 @@ def test_the_curve_is_the_mean_and_its_band_the_spread_over_seeds():
 
 def test_megabytes_are_summed_up_both_ways_from_the_first_round():
     rows = [{"round": at, "up_bytes": 1e6, "down_bytes": 5e5 * at, "accuracy_head": 0.5} for at in (1, 2, 3)]
-    assert curves.sent(of(rows)) == {1: 1.5, 2: 3.5, 3: 6.0}
+    assert curves.sent_so_far(of(rows)) == {1: 1.5, 2: 3.5, 3: 6.0}
     (axis,) = curves.cost([of(rows)]).axes
     assert axis.get_xscale() == "log"
     assert axis.lines[0].get_xdata() == pytest.approx([1.5, 3.5, 6.0])
@@ -222,7 +222,7 @@ def test_each_term_of_the_loss_has_its_panel():
 
 def test_strips_have_every_client_that_was_tested():
     rows = [{"accuracy_head": 0.5, "accuracy_prototype": None}, {"accuracy_head": 1.0}, {"accuracy_head": None}]
-    found = clients.accuracies([of([], rows=rows), of([], "run.seed=1", rows=rows[:1])])
+    found = clients.client_accuracies([of([], rows=rows), of([], "run.seed=1", rows=rows[:1])])
     assert {title: values.tolist() for title, values in found.items()} == {"fedproto": [50, 100, 50]}
 
 
@@ -238,11 +238,11 @@ def test_attention_is_in_equal_shares_and_stands_with_its_client():
 
 def test_superclasses_are_put_beside_each_other_and_boxed():
     cosines = np.arange(9.0).reshape(3, 3)
-    shown = similarity.in_order(similarity.Alike("x", ["cat", "car", "dog"], cosines, [1, 2, 1]))
+    shown = similarity.class_order(similarity.Alike("x", ["cat", "car", "dog"], cosines, [1, 2, 1]))
     assert (shown.labels, shown.superclass) == (["cat", "dog", "car"], [1, 1, 2])
     assert shown.cosines.tolist() == [[0, 2, 1], [6, 8, 7], [3, 5, 4]]
     assert similarity.boxes(shown.superclass) == [(0, 2), (2, 1)]
-    axis = similarity.picture([shown]).axes[0]
+    axis = similarity.draw_similarity([shown]).axes[0]
     assert [(box.get_xy(), box.get_width()) for box in axis.patches] == [((-0.5, -0.5), 2), ((1.5, 1.5), 1)]
 
 
@@ -254,14 +254,14 @@ def test_the_data_that_have_superclasses_name_them():
 
 
 def test_prototypes_of_fednh_are_the_rows_of_its_head(folder):
-    result = Run.load(folder / "fednh").result()
+    result = FinishedRun.load(folder / "fednh").result()
     rows = embedded.server_prototypes(result)
     assert torch.equal(rows.mean[:, 0], result.state.server.params["head.out.weight"])
     assert torch.allclose(rows.mean.norm(dim=-1), torch.ones(10, 1))
 
 
 def test_embeddings_are_of_each_clients_own_test_set_and_model(folder):
-    played = Run.load(folder / "fedproto")
+    played = FinishedRun.load(folder / "fedproto")
     shown, members = embedded.everybody(played, "x"), played.members()
     state = played.result().state
     for number in range(4):
@@ -276,8 +276,8 @@ def test_embeddings_are_of_each_clients_own_test_set_and_model(folder):
 
 
 def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder):
-    played = Run.load(folder / "fedavg")
-    state = embedded.with_data(played.result(), played.members())
+    played = FinishedRun.load(folder / "fedavg")
+    state = embedded.state_of_run(played.result(), played.members())
     mine, yours = (embedded.params_of(state, number) for number in (0, 1))
     assert not torch.equal(mine["head.out.weight"], yours["head.out.weight"])
     assert torch.equal(state.model(0).params["head.out.weight"], state.model(1).params["head.out.weight"])
@@ -285,14 +285,14 @@ def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder)
 
 def test_the_tsne_of_fedproto_shows_local_prototypes_around_the_global_ones(tmp_path):
     run(Config.load(None, ["run.rounds=20", "method.pull=5", "data.clients=8", "train.lr=0.1"]), tmp_path / "run")
-    shown = embedded.everybody(Run.load(tmp_path / "run"), "x")
+    shown = embedded.everybody(FinishedRun.load(tmp_path / "run"), "x")
     (flat,) = scatter.flattened([shown], scatter.by_tsne)
     apart = np.linalg.norm(flat.local.z[:, None] - flat.shared.z, axis=-1)
     assert (flat.shared.y[apart.argmin(1)] == flat.local.y).mean() > 0.9
 
 
 def test_scaled_prototypes_are_not_put_among_embeddings(folder):
-    assert len(embedded.everybody(Run.load(folder / "protomargin"), "x").shared.y) == 0
+    assert len(embedded.everybody(FinishedRun.load(folder / "protomargin"), "x").shared.y) == 0
 
 
 def test_pca_keeps_distances_in_the_plane_and_always_the_same_signs():
@@ -311,8 +311,8 @@ def test_seventy_classes_look_different():
 
 
 def test_margins_are_those_of_the_traced_prototypes(folder):
-    own = Run.load(folder / "fedproto")
-    (line,) = curves.margins([own]).axes[0].lines
+    own = FinishedRun.load(folder / "fedproto")
+    (line,) = curves.margin_curves([own]).axes[0].lines
     last = Folder(folder / "fedproto").trace()[-1][1]
     held = last.mean[last.support[:, 0] > 0, 0]
     apart = torch.cdist(held, held).sum(1) / (len(held) - 1)
@@ -320,5 +320,5 @@ def test_margins_are_those_of_the_traced_prototypes(folder):
 
 
 def test_a_sweep_is_read_as_it_was_written(folder):
-    (first, second) = sweep.read(folder / "sweep")
+    (first, second) = sweep.read_sweep(folder / "sweep")
     assert (first.setting, second.figures) == ("method.pull=0", {"by head": {0: 0.5, 1: 0.6}})

@@ -20,9 +20,9 @@ from protofed.engines.threads import cores, one_thread, threads
 from protofed.errors import UserError
 from protofed.examples import Examples, channels_last
 from protofed.experiment.config import Config
-from protofed.experiment.encoder import encoded
+from protofed.experiment.encoder import encode_dataset
 from protofed.models import pretrain
-from protofed.nets import NETS, make, weights
+from protofed.nets import NETS, make_net, weights
 from test_cli import protofed as command  # noqa: F401
 
 SMALL = ("--size", "16", "--set", "net.width=4", "--epochs", "4", "--batch", "8", "--threads", "1")
@@ -60,15 +60,17 @@ def test_images_are_brought_to_one_size_in_colour():
     # A pixel half the size takes its own two with 3/4 each, and with 1/4 the one beside them: 255 / 7 and 255 * 6 / 7.
     assert small.shape == (1, 3, 2, 2)
     assert small[0, 0].tolist() == small[0, 2].tolist() == [[36, 219], [36, 219]]
-    data = pretrain.alike(tints(), 16)
+    data = pretrain.as_colour_images(tints(), 16)
     assert data.train.x[0, 1, 2, 3] == round(255 * tints().train.x[0, 1, 2, 3].item())
     assert data.train.input == {"shape": [3, 16, 16], "scale": 255.0, "mean": [*MEAN], "std": [*STD], "fill": None}
     sixteen = Examples.of(np.full((5, 1, 8, 8), 4, np.uint8), np.zeros(5, int), 16.0)
-    assert pretrain.alike(Dataset("few", sixteen, sixteen, (0,)), 8).test.x.unique().tolist() == [64]  # 4/16 of 255
+    assert pretrain.as_colour_images(Dataset("few", sixteen, sixteen, (0,)), 8).test.x.unique().tolist() == [
+        64
+    ]  # 4/16 of 255
 
 
 def test_classes_are_put_side_by_side():
-    datasets = [pretrain.alike(data, 16) for data in (halves(), tints())]
+    datasets = [pretrain.as_colour_images(data, 16) for data in (halves(), tints())]
     assert pretrain.firsts(datasets) == [0, 2]
     both = pretrain.side_by_side(datasets)
     assert both.labels.tolist() == [0, 1] * 20 + [2, 3, 4] * 12
@@ -78,9 +80,9 @@ def test_classes_are_put_side_by_side():
 def test_a_subset_of_an_array_is_all_that_is_taken():
     data = tints()
     few = Dataset("few", data.train.subset(np.array([4, 2, 0])), data.test, data.labels)
-    made = pretrain.alike(few, 16)
+    made = pretrain.as_colour_images(few, 16)
     assert made.train.labels.tolist() == [1, 2, 0]
-    assert torch.equal(made.train.x[1], pretrain.alike(data, 16).train.x[2])
+    assert torch.equal(made.train.x[1], pretrain.as_colour_images(data, 16).train.x[2])
 
 
 def test_accuracy_is_among_a_datasets_own_classes():
@@ -95,10 +97,10 @@ def test_accuracy_is_among_a_datasets_own_classes():
 def test_training_is_sgd_with_a_cosine_from_epoch_to_epoch():
     words = ["net.hidden=[5]", "train.epochs=3", "train.batch=99", "train.lr=0.4", "train.momentum=0.9"]
     config = Config.load(None, [*words, "train.weight_decay=0.01"])
-    examples = pretrain.alike(tints(), 4).train
-    net = make("mlp", config.nets[0].design, examples.shape, 3)
+    examples = pretrain.as_colour_images(tints(), 4).train
+    net = make_net("mlp", config.nets[0].design, examples.shape, 3)
     told = []
-    ours = pretrain.trained(config, net, examples, told.append)
+    ours = pretrain.train_epochs(config, net, examples, told.append)
     leaves = {name: value.requires_grad_() for name, value in Client(net, 0, 0, 0, 1, examples).params.items()}
     x, y = examples.take(torch.arange(len(examples)))
     for share in (1.0, 0.75, 0.25):  # a batch an epoch: momentum, which starts anew, has nothing to add
@@ -128,7 +130,7 @@ def test_pretrain_learns_says_so_and_writes_where_it_comes_from(command, tmp_pat
     assert "(always its commonest class: 50.0 %), tints " in lines[9]
     assert lines[10].startswith("Written to new/e.safetensors, 0.7 MB.")
     assert lines[11] == 'data.encoder = "new/e.safetensors"'
-    layers, about = weights.read_with_metadata(tmp_path / "new" / "e.safetensors")
+    layers, about = weights.read_weights_and_metadata(tmp_path / "new" / "e.safetensors")
     assert layers["head.out.bias"].shape == (5,)
     assert weights.design(about, "")["norm"] == "group"
     assert json.loads(about["labels"]) == ["halves up", "halves down", "tints 0", "tints 1", "tints 2"]
@@ -142,8 +144,8 @@ def test_pretrain_learns_says_so_and_writes_where_it_comes_from(command, tmp_pat
     assert told["train"]["augment"] == ["crop", "flip"]
     assert told["majority"] == pytest.approx({"halves": 1 / 2, "tints": 1 / 3})
     assert told["accuracy"]["tints"] > 0.6
-    net = make("resnet18", NETS["resnet18"](norm="group", width=8), (3, 16, 16), 5)
-    exam = pretrain.alike(tints(), 16)
+    net = make_net("resnet18", NETS["resnet18"](norm="group", width=8), (3, 16, 16), 5)
+    exam = pretrain.as_colour_images(tints(), 16)
     assert told["accuracy"]["tints"] == pytest.approx(pretrain.share_right(net, layers, exam, 2))
 
 
@@ -162,7 +164,7 @@ def test_another_net_and_layers_to_start_from(command, tmp_path):  # noqa: F811
     code, out, _ = command(*words, *more, "--out", "b.safetensors")
     assert code == 0
     assert "net mlp(dim=6): 6 of 6 tensors from a.safetensors" in out
-    a, b = (weights.read(tmp_path / f"{name}.safetensors") for name in "ab")
+    a, b = (weights.read_weights(tmp_path / f"{name}.safetensors") for name in "ab")
     assert all(torch.equal(value, b[name]) for name, value in a.items())
 
 
@@ -178,22 +180,43 @@ def test_what_is_no_better_than_the_commonest_class_is_said():
     ("words", "message"),
     [
         (["--data", "tnits"], 'There is no dataset "tnits". Did you mean "tints"? Known: cifar10, '),
-        (["--data", "spiral"], "--data spiral: its inputs of shape (2,) are no images [1 or 3 channels, high, wide]. Give a dataset of images.\n"),
+        (
+            ["--data", "spiral"],
+            "--data spiral: its inputs of shape (2,) are no images [1 or 3 channels, high, wide]. Give a dataset of images.\n",
+        ),
         (["--data", "tints", "--data", "tints"], "--data tints: it is given 2 times. Give it once.\n"),
-        (["--data", "npz", "--root", "few.npz"], "--data npz has nothing to be tested on. Give five examples of a class or more.\n"),
-        (["--data", "npz", "--root", "wide.npz"], "--data npz: its values go from -1 to 300. Give bytes, or numbers from 0 to 1.\n"),
+        (
+            ["--data", "npz", "--root", "few.npz"],
+            "--data npz has nothing to be tested on. Give five examples of a class or more.\n",
+        ),
+        (
+            ["--data", "npz", "--root", "wide.npz"],
+            "--data npz: its values go from -1 to 300. Give bytes, or numbers from 0 to 1.\n",
+        ),
         (["--data", "tints", "--out", "old.safetensors"], "old.safetensors is there already. Give another name.\n"),
         (["--data", "tints", "--out", "new.onnx"], "--out: got new.onnx; its name must end in .safetensors.\n"),
         (["--data", "tints", "--out", "few.npz/new.safetensors"], "--out: nothing can be written to "),
-        (["--data", "tints", "--size", "8"], "net resnet18 wants images of at least 16x16 with channels first, got (3, 8, 8). Use mlp.\n"),
-        (["--data", "tints", "--net", "resnet"], 'The experiment has a problem:\n  - net.name: there is no "resnet". Did you mean "resnet18"? Known: cnn, '),
+        (
+            ["--data", "tints", "--size", "8"],
+            "net resnet18 wants images of at least 16x16 with channels first, got (3, 8, 8). Use mlp.\n",
+        ),
+        (
+            ["--data", "tints", "--net", "resnet"],
+            'The experiment has a problem:\n  - net.name: there is no "resnet". Did you mean "resnet18"? Known: cnn, ',
+        ),
         (["--data", "tints", "--lr", "0"], "The experiment has a problem:\n  - train.lr: got 0.0, must be above 0\n"),
-        (["--data", "tints", "--set", "net.stem=cfar"], 'The experiment has a problem:\n  - net.stem: got "cfar". Did you mean "cifar"? Known: cifar, imagenet.\n'),
+        (
+            ["--data", "tints", "--set", "net.stem=cfar"],
+            'The experiment has a problem:\n  - net.stem: got "cfar". Did you mean "cifar"? Known: cifar, imagenet.\n',
+        ),
         (["--data", "tints", "--set", "net.name=mlp"], "--set net.name=mlp: the net is chosen by --net.\n"),
-        (["--data", "tints", "--set", "run.rounds=3"], "--set run.rounds=3: only [net] and [train] can be changed, by net.key=value or train.key=value.\n"),
+        (
+            ["--data", "tints", "--set", "run.rounds=3"],
+            "--set run.rounds=3: only [net] and [train] can be changed, by net.key=value or train.key=value.\n",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
+)
 def test_what_cannot_be_trained_is_said_and_nothing_is_written(words, message, command, tmp_path):  # noqa: F811
     (tmp_path / "old.safetensors").write_bytes(b"old")
     np.savez(tmp_path / "few.npz", x=np.zeros((4, 1, 16, 16)), y=np.arange(4))
@@ -223,13 +246,13 @@ def test_a_training_that_diverges_or_is_interrupted_writes_nothing(command, tmp_
 
 def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(command, tmp_path):  # noqa: F811
     command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
-    data = encoded(halves(), str(tmp_path / "e.safetensors"))
+    data = encode_dataset(halves(), str(tmp_path / "e.safetensors"))
     assert data.train.shape == (32,)
     assert data.remark == "toy, features of e.safetensors, own pre-training on tints"
-    net = make("resnet18", NETS["resnet18"](norm="group", width=4), (3, 20, 20), 3)
+    net = make_net("resnet18", NETS["resnet18"](norm="group", width=4), (3, 20, 20), 3)
     mean, std = (torch.tensor(three)[:, None, None] for three in (MEAN, STD))
     x = (halves().test.x.float().expand(-1, 3, -1, -1) / 255 - mean) / std  # not by its own 0.1 and 0.2
-    expected = net.embed(weights.read(tmp_path / "e.safetensors"), channels_last(x))
+    expected = net.embed(weights.read_weights(tmp_path / "e.safetensors"), channels_last(x))
     torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
     features = data.train.x.double().numpy()
     varied = features.std(0) > 1e-8
@@ -240,26 +263,39 @@ def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(
     np.testing.assert_allclose(data.test.take(torch.arange(2))[0], raw[:2], atol=1e-4)  # by the training features
     assert len(list((tmp_path / "cache").iterdir())) == 1
     code, out, _ = command(
-        "run", "--set", "data.name=halves", "--set", "data.encoder=e.safetensors", "--set", "net.name=mlp_features",
-        "--set", "partition.name=iid", "--set", "data.clients=2", "--set", "run.rounds=1", "--out", "run",
-    )  # fmt: skip
+        "run",
+        "--set",
+        "data.name=halves",
+        "--set",
+        "data.encoder=e.safetensors",
+        "--set",
+        "net.name=mlp_features",
+        "--set",
+        "partition.name=iid",
+        "--set",
+        "data.clients=2",
+        "--set",
+        "run.rounds=1",
+        "--out",
+        "run",
+    )
     assert code == 0
     assert "halves (toy, features of e.safetensors, own pre-training on tints)" in out
 
 
 def test_an_encoder_whose_features_are_not_finite_is_refused(command, tmp_path):  # noqa: F811
     command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
-    layers, about = weights.read_with_metadata(str(tmp_path / "e.safetensors"))
+    layers, about = weights.read_weights_and_metadata(str(tmp_path / "e.safetensors"))
     save_file({name: value * math.nan for name, value in layers.items()}, tmp_path / "n.safetensors", about)
     with pytest.raises(UserError, match=r"n\.safetensors gives features that are not finite numbers\. Train it anew\."):
-        encoded(halves(), str(tmp_path / "n.safetensors"))
+        encode_dataset(halves(), str(tmp_path / "n.safetensors"))
 
 
 def test_images_in_other_units_keep_their_own_constants(command, tmp_path):  # noqa: F811
     command("pretrain", "--data", "halves", *SMALL, "--out", "e.safetensors")
-    data = encoded(tints(), str(tmp_path / "e.safetensors"))
-    net = make("resnet18", NETS["resnet18"](norm="group", width=4), (3, 16, 16), 2)
-    expected = net.embed(weights.read(tmp_path / "e.safetensors"), channels_last(tints().test.x))
+    data = encode_dataset(tints(), str(tmp_path / "e.safetensors"))
+    net = make_net("resnet18", NETS["resnet18"](norm="group", width=4), (3, 16, 16), 2)
+    expected = net.embed(weights.read_weights(tmp_path / "e.safetensors"), channels_last(tints().test.x))
     torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -21,8 +21,8 @@ from protofed.studies.reproduce.study import (
     Figures,
     Seen,
     Study,
+    cell_figures,
     converged,
-    figures,
     orderings,
     read_kept,
     recipe,
@@ -68,11 +68,11 @@ def test_orderings_hold_are_reversed_or_cannot_be_told():
     same, opposite, open_, told = orderings(found)
     assert (same, opposite, open_) == (1, 2, 3)
     assert told == [("c", "a", "n = 3"), ("c", "b", "n = 3")]
-    text = page.verdict(found)
+    text = page.study_verdict(found)
     assert text[0].startswith("Of the paper's 6 orderings of two methods, 1 hold")
     assert text[1] == "Reversed: c above a, b at n = 3."
     assert orderings([made("a", "90", 0.5), made("b", "80", 0.1)]).open == 1  # one seed tells nothing
-    assert page.verdict([made("a", "", 0.5)]) == []
+    assert page.study_verdict([made("a", "", 0.5)]) == []
 
 
 def test_a_cell_is_what_its_runs_say(tmp_path):
@@ -89,7 +89,7 @@ def test_a_cell_is_what_its_runs_say(tmp_path):
         (folder / "clients.csv").write_text("\n".join(["client,test,accuracy_prototype", *lines, "2,0,"]) + "\n")
         rounds = [{"round": 1, "accuracy_prototype": None}, *({"round": n, "accuracy_prototype": 0.1} for n in (2, 3))]
         (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
-    found = Seen(cell, {seed: figures(cell, tmp_path / str(seed)) for seed in (0, 1)})
+    found = Seen(cell, {seed: cell_figures(cell, tmp_path / str(seed)) for seed in (0, 1)})
     assert found.accuracy == {0: 0.5, 1: 0.75}
     # running averages 1/4, 4/8 and 2/4, 6/8: half their difference is 0.125
     assert found.mean == (0.625, 0.25, pytest.approx(0.125), 2, 100.5)
@@ -259,5 +259,5 @@ def test_kept_figures_can_be_computed_anew(row, seed, tmp_path, mnist_root):
     study = fedproto.STUDIES["fedproto-table1"]
     (cell,) = (one for one in study.cells if (one.row, one.column) == (row, "n = 3"))
     job = cell.job(tmp_path, seed, study.quick)
-    found = sweep.finished(job.out, job.config)["accuracy"][cell.way]["mean"]
+    found = sweep.finish_run(job.out, job.config)["accuracy"][cell.way]["mean"]
     assert found == pytest.approx(told["runs"][str(seed)]["accuracy"], abs=0.005)  # other processors round differently

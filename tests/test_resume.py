@@ -19,14 +19,16 @@ from safetensors.torch import load
 from protofed.errors import UserError
 from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
-from protofed.experiment.folder import LOCK, Folder, uninterrupted, write
+from protofed.experiment.folder import LOCK, Folder, uninterrupted, write_atomically
 from protofed.experiment.runner import run
 from protofed.methods import METHODS
 
 TABLE = {
-    "run": {"rounds": 8, "sample": 0.7}, "data": {"clients": 6}, "train": {"clip": 1.0},
+    "run": {"rounds": 8, "sample": 0.7},
+    "data": {"clients": 6},
+    "train": {"clip": 1.0},
     "net": {"dropout": 0.2, "hidden": [200]},
-}  # fmt: skip
+}
 FORK = multiprocessing.get_context("fork")
 
 
@@ -47,7 +49,7 @@ def killed_after(seconds: float, out: Path) -> None:
 
 def end(out: Path) -> tuple[dict[str, bytes], list[dict], str]:
     """Every byte of the final parameters, and rounds.jsonl but for the seconds."""
-    newest = out / "checkpoint" / f"{checkpoint.stored(out / 'checkpoint')[0]}.safetensors"
+    newest = out / "checkpoint" / f"{checkpoint.checkpoint_names(out / 'checkpoint')[0]}.safetensors"
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     for row in rows:
         del row["seconds"]
@@ -77,7 +79,7 @@ def test_killed_at_30_random_moments_and_resumed_it_is_the_uninterrupted_run(dam
         out = tmp_path / str(moment)
         killed_after(draw.uniform(0, took), out)
         begun += (out / "checkpoint").exists()
-        names = checkpoint.stored(out / "checkpoint")
+        names = checkpoint.checkpoint_names(out / "checkpoint")
         if damage and len(names) > 1:
             damage(out / "checkpoint" / f"{names[0]}.{draw.choice(['safetensors', 'safetensors', 'json'])}", draw)
             damaged += 1
@@ -93,18 +95,18 @@ def test_one_flipped_bit_anywhere_in_a_checkpoint_is_noticed(tmp_path):
     run({**TABLE, "run": {"rounds": 1}, "net": {"hidden": [2], "dim": 2}}, tmp_path / "run")
     where = tmp_path / "run" / "checkpoint"
     config = Config.load(tmp_path / "run" / "config.toml")
-    assert checkpoint.latest(where, config.method, config.digest()).rounds == 1
+    assert checkpoint.latest_checkpoint(where, config.method, config.digest()).rounds == 1
     path = where / "000001.json"
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        found = checkpoint.latest(where, config.method, config.digest())
+        found = checkpoint.latest_checkpoint(where, config.method, config.digest())
         assert (found.rounds, found.damaged) == (0, ["000001"])
 
 
 def test_the_first_round_too_has_a_state_to_go_back_to(tmp_path):
     run({**TABLE, "run": {"rounds": 1}}, tmp_path / "run")
-    assert checkpoint.stored(tmp_path / "run" / "checkpoint") == ["000001", "000000"]
+    assert checkpoint.checkpoint_names(tmp_path / "run" / "checkpoint") == ["000001", "000000"]
 
 
 def test_files_of_an_interrupted_write_are_cleared_away(tmp_path):
@@ -113,15 +115,18 @@ def test_files_of_an_interrupted_write_are_cleared_away(tmp_path):
     (where / "000009.safetensors").write_bytes(b"half")  # its JSON never came
     run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True)
     assert sorted(path.name for path in where.iterdir()) == [
-        "000002.json", "000002.safetensors", "000003.json", "000003.safetensors",
-    ]  # fmt: skip
+        "000002.json",
+        "000002.safetensors",
+        "000003.json",
+        "000003.safetensors",
+    ]
 
 
 def test_a_checkpoint_every_few_rounds_and_always_at_the_end(tmp_path):
     run({**TABLE, "run": {"rounds": 5, "checkpoint_every": 2}}, tmp_path / "run")
-    assert checkpoint.stored(tmp_path / "run" / "checkpoint") == ["000005", "000004"]
+    assert checkpoint.checkpoint_names(tmp_path / "run" / "checkpoint") == ["000005", "000004"]
     run({**TABLE, "run": {"rounds": 7, "checkpoint_every": 1}}, tmp_path / "run", resume=True)
-    assert checkpoint.stored(tmp_path / "run" / "checkpoint") == ["000007", "000006"]
+    assert checkpoint.checkpoint_names(tmp_path / "run" / "checkpoint") == ["000007", "000006"]
 
 
 def test_a_folder_in_use_is_refused_and_free_again_afterwards(tmp_path):
@@ -180,7 +185,7 @@ def test_a_damaged_checkpoint_does_not_crowd_out_a_whole_one(tmp_path):
     run({**TABLE, "run": {"rounds": 5, "checkpoint_every": 2}}, tmp_path / "run")
     truncate(where / "000005.safetensors", random.Random(1))
     run({**TABLE, "run": {"rounds": 6, "checkpoint_every": 6}}, tmp_path / "run", resume=True)
-    assert checkpoint.stored(where) == ["000006", "000004"]
+    assert checkpoint.checkpoint_names(where) == ["000006", "000004"]
 
 
 def test_a_run_killed_before_it_had_begun_can_be_started_again(tmp_path):
@@ -199,7 +204,7 @@ def test_a_full_disk_leaves_the_last_good_state_and_the_run_goes_on_later(tmp_pa
     with pytest.raises(OSError, match="No space left"):
         run(TABLE, out, resume=True)
     assert not beside.is_symlink()
-    assert checkpoint.stored(out / "checkpoint") == ["000003", "000002"]
+    assert checkpoint.checkpoint_names(out / "checkpoint") == ["000003", "000002"]
     run(TABLE, out, resume=True)
     assert end(out) == end(tmp_path / "whole")
 
@@ -209,7 +214,9 @@ def test_a_full_disk_is_told_with_the_way_to_go_on(tmp_path):
     (tmp_path / "run" / "checkpoint").mkdir(parents=True)
     (tmp_path / "run" / "checkpoint" / ".000001.json.new").symlink_to("/dev/full")
     (tmp_path / "run" / "config.toml").write_text("[run]\nrounds = 2\n[data]\nclients = 3\n[engine]\nname = 'loop'\n")
-    ended = subprocess.run([*words, "--quiet", "--resume", "--out", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    ended = subprocess.run(
+        [*words, "--quiet", "--resume", "--out", "run"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stderr) == (
         1,
         "protofed: No space left on device: run/checkpoint/000001.json.\n"
@@ -244,23 +251,29 @@ def test_ctrl_c_waits_for_the_write():
 @pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_in_a_real_run_says_how_to_go_on_and_it_does(tmp_path):
     words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]
-    process = subprocess.Popen([*words, "--out", "run", "--set", "run.rounds=400"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [*words, "--out", "run", "--set", "run.rounds=400"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     lines = iter(process.stdout.readline, "")
     assert any(line.startswith("round 3/") for line in lines)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == "\nInterrupted.\nContinue with: protofed run --resume --out run\n"
-    newest = int(checkpoint.stored(tmp_path / "run" / "checkpoint")[0])
+    newest = int(checkpoint.checkpoint_names(tmp_path / "run" / "checkpoint")[0])
     rows = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
     assert len(rows) == newest >= 3
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-    write(tmp_path / "a", b"old")
+    write_atomically(tmp_path / "a", b"old")
     (tmp_path / ".a.new").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        write(tmp_path / "a", b"new")
+        write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
 
 
@@ -301,6 +314,8 @@ def test_a_state_of_another_version_of_the_method_is_told(tmp_path):
     out = tmp_path / "run"
     run({"run": {"rounds": 1}, "data": {"clients": 3}}, out)
     config = Config.load(out / "config.toml")
-    assert checkpoint.latest(out / "checkpoint", config.method, config.digest())
+    assert checkpoint.latest_checkpoint(out / "checkpoint", config.method, config.digest())
     with pytest.raises(UserError, match="was written by another version of the method"):
-        checkpoint.latest(out / "checkpoint", METHODS["fednh"](), config.digest())  # its server keeps other things
+        checkpoint.latest_checkpoint(
+            out / "checkpoint", METHODS["fednh"](), config.digest()
+        )  # its server keeps other things

@@ -12,7 +12,7 @@ from protofed.core import Phase
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
-from protofed.experiment.roster import roster, sample
+from protofed.experiment.roster import draw_clients, draw_roster
 from protofed.methods.fedproto import FedProto
 from toys import LABELS, config, everything, federation, net, played, played_on
 
@@ -20,35 +20,35 @@ from toys import LABELS, config, everything, federation, net, played, played_on
 def test_a_round_is_a_function_of_the_seed_and_its_number():
     members = federation()
     first, again = (config(run={"sample": 3, "seed": 5}, system={"slow": 0.5}) for _ in range(2))
-    assert [roster(first, members, n) for n in range(9)] == [roster(again, members, n) for n in range(9)]
-    assert len({tuple(sample(first, members, n)) for n in range(9)}) > 1
+    assert [draw_roster(first, members, n) for n in range(9)] == [draw_roster(again, members, n) for n in range(9)]
+    assert len({tuple(draw_clients(first, members, n)) for n in range(9)}) > 1
 
 
 def test_by_size_large_clients_come_more_often_and_empty_ones_never():
     members = federation()  # 12, 6, 1, 0, 5 and 4 examples
     experiment = config(run={"sample": 1, "sampling": "by_size"})
-    seen = Counter(client for n in range(2000) for client in sample(experiment, members, n))
+    seen = Counter(client for n in range(2000) for client in draw_clients(experiment, members, n))
     for client, labels in enumerate(LABELS):
         assert seen[client] / 2000 == pytest.approx(len(labels) / 28, abs=0.03)
     everybody = config(run={"sample": 1.0, "sampling": "by_size"})
-    assert sample(everybody, members, 0) == [0, 1, 2, 4, 5]
-    assert sample(everybody, federation([[], []]), 0) == [0, 1]  # nobody has anything: all alike
+    assert draw_clients(everybody, members, 0) == [0, 1, 2, 4, 5]
+    assert draw_clients(everybody, federation([[], []]), 0) == [0, 1]  # nobody has anything: all alike
 
 
 @pytest.mark.parametrize(("slow", "count"), [(0.0, 0), (0.5, 3), (0.8, 5), (1.0, 6)])
 def test_a_share_of_a_rounds_clients_is_slow(slow, count):
     members = federation()
-    drawn = roster(config(train={"epochs": 4}, system={"slow": slow}), members, 0)
+    drawn = draw_roster(config(train={"epochs": 4}, system={"slow": slow}), members, 0)
     assert drawn.clients == drawn.sampled == list(range(6))
     assert len(drawn.slow) == count
-    late = roster(config(train={"epochs": 4}, system={"slow": slow, "late": "drop"}), members, 0)
+    late = draw_roster(config(train={"epochs": 4}, system={"slow": slow, "late": "drop"}), members, 0)
     assert set(late.sampled) - set(late.clients) == set(drawn.slow)
     assert not late.slow
 
 
 def test_slow_clients_do_any_number_of_epochs():
     experiment = config(train={"epochs": 3}, system={"slow": 1.0})
-    done = Counter(epochs for n in range(300) for epochs in roster(experiment, federation(), n).slow.values())
+    done = Counter(epochs for n in range(300) for epochs in draw_roster(experiment, federation(), n).slow.values())
     assert set(done) == {0, 1, 2, 3}
     assert all(count / 1800 == pytest.approx(0.25, abs=0.04) for count in done.values())
 
@@ -85,7 +85,7 @@ def test_partial_work_is_the_same_on_every_engine(method, engine):
 def test_what_was_done_is_told():
     runner = played(config("fedavg", rounds=3, train={"epochs": 4}, system={"slow": 0.5}), federation())
     for number, row in enumerate(runner.rounds):
-        drawn = roster(runner.config, runner.members, number)
+        drawn = draw_roster(runner.config, runner.members, number)
         assert row["slow"] == {str(client): epochs for client, epochs in drawn.slow.items()}
         assert row["late"] == []
     dropped = played(config("fedavg", system={"slow": 0.5, "late": "drop"}), federation()).rounds[0]
@@ -109,7 +109,7 @@ def test_an_upload_says_how_much_was_done():
             return reports
 
     played_on(Watching, experiment, members)
-    slow = roster(experiment, members, 0).slow
+    slow = draw_roster(experiment, members, 0).slow
     assert {upload.client: upload.work for upload in seen} == {client: epochs / 4 for client, epochs in slow.items()}
     assert {upload.client: upload.steps for upload in seen} == {client: 3 * epochs for client, epochs in slow.items()}
 

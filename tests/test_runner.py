@@ -18,7 +18,7 @@ from protofed.errors import UserError
 from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
-from protofed.experiment.roster import sample
+from protofed.experiment.roster import draw_clients
 from protofed.experiment.runner import Runner, run
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
@@ -46,8 +46,14 @@ def test_a_run_is_a_folder(tmp_path):
     result = run(SMALL, tmp_path / "run")
     where = tmp_path / "run"
     assert {path.name for path in where.iterdir() if path.name != ".lock"} == {
-        "config.toml", "partition.json", "rounds.jsonl", "clients.csv", "reach.json", "result.json", "checkpoint",
-    }  # fmt: skip
+        "config.toml",
+        "partition.json",
+        "rounds.jsonl",
+        "clients.csv",
+        "reach.json",
+        "result.json",
+        "checkpoint",
+    }
     written = Config.of(tomllib.loads((where / "config.toml").read_text()))
     assert written.engine.name == "stacked"
     assert replace(written, engine=Config.of(SMALL).engine) == Config.of(SMALL)
@@ -101,7 +107,7 @@ def opened(path: Path) -> Folder:
 def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     run(SMALL, tmp_path / "run")
     where = tmp_path / "run" / "checkpoint"
-    assert checkpoint.stored(where) == ["000003", "000002"]
+    assert checkpoint.checkpoint_names(where) == ["000003", "000002"]
     content = bytearray((where / "000003.safetensors").read_bytes())
     content[-5] ^= 1
     (where / "000003.safetensors").write_bytes(content)
@@ -218,7 +224,7 @@ def test_methods_are_compared_on_the_same_draws():
 @pytest.mark.parametrize(("wanted", "count"), [(1.0, 6), (0.5, 3), (0.01, 1), (1, 1), (4, 4)])
 def test_sample_is_a_share_or_a_number(wanted, count):
     runner = Runner(config(run={"sample": wanted}), federation(), None)
-    assert [len(sample(runner.config, runner.members, number)) for number in range(3)] == [count] * 3
+    assert [len(draw_clients(runner.config, runner.members, number)) for number in range(3)] == [count] * 3
 
 
 def test_evaluation_every_few_rounds_and_always_at_the_end():

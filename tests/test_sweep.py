@@ -16,9 +16,9 @@ import pytest
 from protofed.cli.compare import by_setting
 from protofed.errors import UserError
 from protofed.experiment.folder import Folder
-from protofed.measures.intervals import Interval, Row, paired
-from protofed.pictures.style import write
-from protofed.pictures.sweep_plot import numbers, picture
+from protofed.measures.intervals import Interval, SettingRow, paired
+from protofed.pictures.style import write_picture
+from protofed.pictures.sweep_plot import draw_sweep, numbers
 from protofed.studies import sweep
 from test_cli import protofed as command  # noqa: F401
 
@@ -26,15 +26,15 @@ SMALL = ["--set", "run.rounds=2", "--set", "data.clients=3"]
 
 
 def test_a_grid_is_every_combination_the_first_key_changing_slowest():
-    assert sweep.settings(["a.b=1,2", 'c.d="x"']) == ['a.b=1 c.d="x"', 'a.b=2 c.d="x"']
-    assert sweep.settings(["net.hidden=[8,8],[4]", "a.b=0"]) == ["net.hidden=[8,8] a.b=0", "net.hidden=[4] a.b=0"]
-    assert sweep.settings([]) == [""]
+    assert sweep.grid_settings(["a.b=1,2", 'c.d="x"']) == ['a.b=1 c.d="x"', 'a.b=2 c.d="x"']
+    assert sweep.grid_settings(["net.hidden=[8,8],[4]", "a.b=0"]) == ["net.hidden=[8,8] a.b=0", "net.hidden=[4] a.b=0"]
+    assert sweep.grid_settings([]) == [""]
 
 
 @pytest.mark.parametrize("word", ["method.pull", "pull=1,2", "method.pull="])
 def test_a_word_that_is_no_grid_is_said(word):
     with pytest.raises(UserError, match=r"must look like section\.key=a,b,c"):
-        sweep.settings([word])
+        sweep.grid_settings([word])
 
 
 def test_an_interval_by_hand():
@@ -60,10 +60,10 @@ def test_differences_are_taken_seed_by_seed():
 
 
 def test_the_best_setting_is_chosen_on_validation_and_never_on_tests():
-    low = Row("a.b=1", {"by head": {0: 0.99}, "validation": {0: 0.5}})
-    high = Row("a.b=2", {"by head": {0: 0.10}, "validation": {0: 0.6}})
-    assert sweep.best([low, high]) is high
-    assert sweep.best([Row("a.b=1", {"by head": {0: 1.0}})]) is None
+    low = SettingRow("a.b=1", {"by head": {0: 0.99}, "validation": {0: 0.5}})
+    high = SettingRow("a.b=2", {"by head": {0: 0.10}, "validation": {0: 0.6}})
+    assert sweep.best_setting([low, high]) is high
+    assert sweep.best_setting([SettingRow("a.b=1", {"by head": {0: 1.0}})]) is None
 
 
 def test_values_stand_on_the_axis_where_they_are_or_side_by_side():
@@ -130,8 +130,15 @@ def test_what_is_wrong_with_one_run_is_said_at_once(command, tmp_path):  # noqa:
 def test_runs_of_one_setting_are_put_together():
     def result(method: str, seed: int, share: float) -> dict:
         spread = {"mean": share, "std": 0.0}
-        return {"run": f"runs/{method}/{seed}", "method": method, "seed": seed, "setting": method, "best": None,
-                "accuracy": {"head": spread, "prototype": None}, "global": {"accuracy": None}}  # fmt: skip
+        return {
+            "run": f"runs/{method}/{seed}",
+            "method": method,
+            "seed": seed,
+            "setting": method,
+            "best": None,
+            "accuracy": {"head": spread, "prototype": None},
+            "global": {"accuracy": None},
+        }
 
     rows = by_setting(
         [result("local", 0, 0.5), result("local", 1, 0.7), result("fedavg", 0, 0.6), result("fedavg", 1, 0.8)]
@@ -144,12 +151,12 @@ def test_runs_of_one_setting_are_put_together():
 
 def test_a_grid_of_two_keys_is_drawn(tmp_path):
     rows = [
-        Row(f"a.b={x} c.d={name}", {"by head": {0: 0.5, 1: 0.6}, "prototype distance": {0: 1.0}})
+        SettingRow(f"a.b={x} c.d={name}", {"by head": {0: 0.5, 1: 0.6}, "prototype distance": {0: 1.0}})
         for x in (1, 2)
         for name in ("p", "q")
     ]
     for ending in ("png", "svg"):
-        write(picture(rows), tmp_path / f"s.{ending}")
+        write_picture(draw_sweep(rows), tmp_path / f"s.{ending}")
         assert (tmp_path / f"s.{ending}").stat().st_size > 5000
 
 

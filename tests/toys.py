@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from protofed.core import AnyMethod, Prototypes
-from protofed.data.partitions.base import Part
+from protofed.data.partitions.base import Holding
 from protofed.examples import Examples
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
-from protofed.experiment.results import summary
+from protofed.experiment.results import result_summary
 from protofed.experiment.runner import Runner
 from protofed.messages import flatten
 from protofed.net import Net
@@ -50,7 +50,7 @@ def federation(labels: Sequence[Sequence[int]] = LABELS, nets: Sequence[Net] | N
     nets = nets or [net()] * len(labels)
     train = tuple(examples(own, seed) for seed, own in enumerate(labels))
     test = tuple(examples([0, 1, 2] if len(own) else [], 100 + seed) for seed, own in enumerate(labels))
-    parts = tuple(Part(np.arange(len(own)), np.arange(len(own))) for own in labels)
+    parts = tuple(Holding(np.arange(len(own)), np.arange(len(own))) for own in labels)
     return Members("toy", tuple(range(CLASSES)), tuple(nets), train, test, (examples([0, 1, 2] * 5, 7),), parts)
 
 
@@ -84,7 +84,7 @@ def played_on(kind: Any, experiment: Config, members: Members) -> Runner:
 
 def figures(runner: Runner) -> dict[str, Any]:
     """What result.json would have."""
-    return summary(runner.config, runner.members, runner.rounds, runner.scores, runner.personal())
+    return result_summary(runner.config, runner.members, runner.rounds, runner.scores, runner.personal())
 
 
 def everything(runner: Runner) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from protofed import draws
 from protofed.messages import Nothing
 from protofed.net import Batch, Net, Params
-from protofed.prototypes import Prototypes, found_in
+from protofed.prototypes import Prototypes, first_prototypes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,26 @@ if TYPE_CHECKING:
     from protofed.examples import Examples
 
 __all__ = [
-    "AnyMethod", "Batch", "Client", "Loss", "Method", "Net", "Nothing", "Params", "Phase", "Private", "Prototypes",
-    "Scores", "Site", "Trained", "Upload", "Weights", "average", "cross_entropy", "mean",
-]  # fmt: skip
+    "AnyMethod",
+    "Batch",
+    "Client",
+    "Loss",
+    "Method",
+    "Net",
+    "Nothing",
+    "Params",
+    "Phase",
+    "Private",
+    "Prototypes",
+    "Scores",
+    "Site",
+    "Trained",
+    "Upload",
+    "Weights",
+    "average",
+    "cross_entropy",
+    "weighted_mean",
+]
 
 Server = TypeVar("Server")
 Down = TypeVar("Down")
@@ -185,7 +202,7 @@ class Method(Generic[Server, Down, Up, Kept]):
 
     def known(self, server: Server) -> Prototypes | None:
         """Server: its prototypes, to look at; by default those that its state has."""
-        return found_in(server)
+        return first_prototypes(server)
 
     def tune(self, epochs: int) -> tuple[Phase, ...]:
         """Client: training before evaluation that is forgotten afterwards."""
@@ -214,14 +231,14 @@ class Method(Generic[Server, Down, Up, Kept]):
 AnyMethod = Method[Any, Any, Any, Any]
 
 
-def mean(values: Tensor, weight: Tensor) -> Tensor:
+def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     """The weighted mean [] of values [n]; 0 where all weights are 0."""
     return (values * weight).sum() / weight.sum().clamp(min=1e-12)
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """The mean cross-entropy of logits [n, classes] over the examples that count."""
-    return mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
+    return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
 
 
 def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from protofed.draws import hashed
 from protofed.errors import UserError
 
 Constant = float | tuple[float, ...]
@@ -30,9 +32,14 @@ class Examples:
 
     @classmethod
     def of(
-        cls, x: np.ndarray, y: np.ndarray, scale: float = 1.0, mean: Constant = 0.0, std: Constant = 1.0,
+        cls,
+        x: np.ndarray,
+        y: np.ndarray,
+        scale: float = 1.0,
+        mean: Constant = 0.0,
+        std: Constant = 1.0,
         fill: Constant | None = None,
-    ) -> Examples:  # fmt: skip
+    ) -> Examples:
         """All of the arrays x [n, ...] and y [n]."""
         labels = torch.from_numpy(np.ascontiguousarray(y)).long()
         return cls(torch.from_numpy(np.ascontiguousarray(x)), labels, torch.arange(len(labels)), scale, mean, std, fill)
@@ -135,3 +142,44 @@ def channels_last(x: Tensor) -> Tensor:
     _, channels, high, wide = x.shape
     x = x.contiguous(memory_format=torch.channels_last)
     return x.as_strided(x.shape, (channels * high * wide, 1, channels * wide, channels))  # torch leaves one channel be
+
+
+Change = Literal["crop", "flip"]
+
+
+def crop(x: Tensor, key: Tensor) -> Tensor:
+    """Each image [n, channels, high, wide] shifted either way by up to an eighth of its side; the rim is 0."""
+    n, _, high, wide = x.shape
+    rim = max(high // 8, 1)
+    down, right = (hashed(key, call, n) % (2 * rim + 1) for call in (1, 3))  # an image's does not depend on n
+    padded = F.pad(x, (rim, rim, rim, rim))
+    rows = (down[:, None] + torch.arange(high))[:, None, :, None]
+    columns = (right[:, None] + torch.arange(wide))[:, None, None, :]
+    images, channels = torch.arange(n)[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None]
+    return padded[images, channels, rows, columns]
+
+
+def flip(x: Tensor, key: Tensor) -> Tensor:
+    """Each image [n, channels, high, wide] mirrored or not, by a fair coin."""
+    heads = (hashed(key, 2, len(x)) % 2 == 1)[:, None, None, None]
+    return torch.where(heads, x.flip(-1), x)
+
+
+CHANGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"crop": crop, "flip": flip}
+
+
+def changer(names: tuple[Change, ...], key: int) -> Callable[[Tensor], Tensor] | None:
+    """What is done to a batch of raw images before it is normalised; None: nothing."""
+    if not names:
+        return None
+
+    def change(x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            raise UserError(
+                f"train.augment: got {list(names)}, but inputs of shape {tuple(x.shape[1:])} are no images."
+            )
+        for name in names:
+            x = CHANGES[name](x, torch.tensor(key))
+        return x
+
+    return change

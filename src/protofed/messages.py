@@ -28,7 +28,7 @@ class Size(NamedTuple):
         return Size(*(a + b for a, b in zip(self, other, strict=True))) if isinstance(other, Size) else NotImplemented
 
 
-def interned(messages: dict[int, Any]) -> dict[int, Any]:
+def share_equal_messages(messages: dict[int, Any]) -> dict[int, Any]:
     """The messages; those that are made of the very same tensors are one object."""
     first: dict[Any, Any] = {}
     return {client: first.setdefault(identity(message), message) for client, message in messages.items()}
@@ -77,7 +77,7 @@ def to_bytes(tree: Any) -> bytes:
 
 def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:
     """The inverse of `flatten` for a declared type; what does not fit the type is an error, never dropped."""
-    parts = grouped(flat)
+    parts = group_by_first_name(flat)
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
         return {key: unflatten(inner, part) for key, part in parts.items()}
@@ -102,7 +102,7 @@ def parts_of(kind: Any) -> dict[str, Any]:
     return {} if kind == Nothing else get_type_hints(kind)
 
 
-def grouped(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+def group_by_first_name(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """The entries under each first name, with that name taken off."""
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in flat.items():
@@ -111,7 +111,7 @@ def grouped(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return groups
 
 
-def size(message: Any) -> Size:
+def message_size(message: Any) -> Size:
     """Numbers and bytes of a message as it goes on the wire.
 
     >>> import torch

@@ -52,9 +52,15 @@ class Net:
     """
 
     def __init__(
-        self, name: str, build: Callable[[], tuple[nn.Module, nn.Module]], shape: tuple[int, ...], classes: int,
-        whole: Callable[[nn.Module, nn.Module], nn.Module] = in_line, given: bool = False, source: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        build: Callable[[], tuple[nn.Module, nn.Module]],
+        shape: tuple[int, ...],
+        classes: int,
+        whole: Callable[[nn.Module, nn.Module], nn.Module] = in_line,
+        given: bool = False,
+        source: str = "",
+    ) -> None:
         self.name = name
         self.build = build
         self.whole = whole

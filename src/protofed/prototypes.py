@@ -117,11 +117,11 @@ class Prototypes(NamedTuple):
         return cls(mean.reshape(classes, modes, dim), support.reshape(classes, modes))
 
 
-def found_in(state: Any) -> Prototypes | None:
+def first_prototypes(state: Any) -> Prototypes | None:
     """The first prototypes in a state, if it has any."""
     if isinstance(state, Prototypes):
         return state
-    return next(filter(None, map(found_in, state)), None) if isinstance(state, tuple) else None
+    return next(filter(None, map(first_prototypes, state)), None) if isinstance(state, tuple) else None
 
 
 def ratio(a: Tensor, b: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from protofed import draws
 from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
-from protofed.data.augment import Change, changer
 from protofed.errors import UserError
+from protofed.examples import Change, changer
 from protofed.net import selected
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainSection:
     """The [train] section: how every client trains."""
 
     epochs: Annotated[int, Ge(0)] = 1
@@ -56,8 +56,8 @@ class Training:
         return self.lr * self.decay**round
 
 
-def schedule(
-    site: Site, examples: int, phases: Sequence[Phase], training: Training, purpose: str = "batches"
+def batch_schedule(
+    site: Site, examples: int, phases: Sequence[Phase], training: TrainSection, purpose: str = "batches"
 ) -> list[list[list[Tensor]]]:
     """For each phase and each of its epochs the batches, as positions; every epoch is a permutation of its own."""
     generator = site.generator(purpose)
@@ -79,7 +79,7 @@ def schedule(
 class Optimiser(NamedTuple):
     """A pure optimiser: (parameters, gradients, state) -> (parameters, state), one client's at a time."""
 
-    training: Training
+    training: TrainSection
     lr: float | Tensor
 
     def start(self, params: Params) -> dict[str, Params]:
@@ -141,17 +141,24 @@ class Outcome:
         self.observed = tuple(a + b for a, b in zip(self.observed, fresh, strict=True)) if self.observed else fresh
 
 
-def train(
-    method: AnyMethod, site: Site, data: Examples, start: Params, down: Any, kept: Any, phases: Sequence[Phase],
-    training: Training, purpose: str = "batches",
-) -> Outcome:  # fmt: skip
+def train_client(
+    method: AnyMethod,
+    site: Site,
+    data: Examples,
+    start: Params,
+    down: Any,
+    kept: Any,
+    phases: Sequence[Phase],
+    training: TrainSection,
+    purpose: str = "batches",
+) -> Outcome:
     """Train one client from `start`: the specification that every engine must equal."""
     net, outcome = site.net, Outcome({name: value.clone() for name, value in start.items()})
-    plan = schedule(site, len(data), phases, training, purpose)
+    plan = batch_schedule(site, len(data), phases, training, purpose)
     optimiser = Optimiser(training, training.rate(site.round))
     with in_training(net):
         for phase, epochs in zip(phases, plan, strict=True):
-            moving = movable(net, start, phase)
+            moving = trainable_names(net, start, phase)
             state = optimiser.start({name: outcome.params[name] for name in moving})
             for batches in epochs:
                 outcome.observed = ()  # what is reported is the last epoch's
@@ -174,27 +181,33 @@ def train(
 
 
 def take_part(
-    method: AnyMethod, client: Client, kept: Any, down: Any, training: Training
+    method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection
 ) -> tuple[Trained[Any, Any], Outcome]:
     """A client's round: it receives, checks, trains; what it keeps and uploads is up to the method."""
     start = method.receive(kept, down)
     client.net.check(start)
     phases = method.phases(training.epochs)
-    outcome = train(method, client, client.data, start, method.prepare(down), kept, phases, training)
-    return trained(client, kept, down, start, outcome, training), outcome
+    outcome = train_client(method, client, client.data, start, method.prepare(down), kept, phases, training)
+    return as_trained(client, kept, down, start, outcome, training), outcome
 
 
-def trained(
-    client: Client, kept: Any, down: Any, start: Params, outcome: Outcome, training: Training
+def as_trained(
+    client: Client, kept: Any, down: Any, start: Params, outcome: Outcome, training: TrainSection
 ) -> Trained[Any, Any]:
     """A client after its training."""
     return Trained(
-        **vars(client), kept=kept, down=down, start=start, end=outcome.params, lr=training.rate(client.round),
-        steps=outcome.steps, observed=outcome.observed,
-    )  # fmt: skip
+        **vars(client),
+        kept=kept,
+        down=down,
+        start=start,
+        end=outcome.params,
+        lr=training.rate(client.round),
+        steps=outcome.steps,
+        observed=outcome.observed,
+    )
 
 
-def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Training) -> Params:
+def params_for_testing(method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection) -> Params:
     """The parameters a client is tested with: those it would start from, tuned if the method does that."""
     params = method.receive(kept, down)
     client.net.check(params)
@@ -202,10 +215,12 @@ def tested(method: AnyMethod, client: Client, kept: Any, down: Any, training: Tr
     if not phases:
         return params
     with torch.enable_grad():
-        return train(method, client, client.data, params, method.prepare(down), kept, phases, training, "tune").params
+        return train_client(
+            method, client, client.data, params, method.prepare(down), kept, phases, training, "tune"
+        ).params
 
 
-def movable(net: Net, params: Params, phase: Phase) -> list[str]:
+def trainable_names(net: Net, params: Params, phase: Phase) -> list[str]:
     """The names of what trains in a phase, sorted: a file may give them back in another order."""
     moving = {name for part in phase.trains for name in selected(params, part)}
     names = [name for name in sorted(moving) if net.trains(name, params[name])]

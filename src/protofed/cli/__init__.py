@@ -12,21 +12,24 @@ from typing import Annotated, Optional
 import typer
 
 from protofed import __version__
-from protofed.cli.data import app as data_app
-from protofed.cli.draw import draw
-from protofed.cli.measure import measure
-from protofed.cli.models import export, join, predict
-from protofed.cli.pretrain import pretrain
-from protofed.cli.prototypes import prototypes
-from protofed.cli.reproduce import reproduce
-from protofed.cli.sweep import sweep
+from protofed.cli.data import data_app as data_app
+from protofed.cli.draw import draw_command
+from protofed.cli.measure import measure_command
+from protofed.cli.models import export_command, join_command, predict_command
+from protofed.cli.pretrain import pretrain_command
+from protofed.cli.prototypes import prototypes_command
+from protofed.cli.reproduce import reproduce_command
+from protofed.cli.sweep import sweep_command
 from protofed.errors import UserError
 
 app = typer.Typer(
-    name="protofed", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown",
+    name="protofed",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="Prototype-based federated learning for clients that differ in data, labels, models and machines.",
     epilog="Start with `protofed run`: fedproto on digits, 20 clients, a few seconds. Then `protofed list`.",
-)  # fmt: skip
+)
 
 
 Sets = Annotated[
@@ -62,13 +65,13 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what there is: methods, datasets, partitions, nets, recipes, with their options and defaults."""
-    from protofed.cli.listing import KINDS, catalogue
+    from protofed.cli.listing import KINDS, list_entries
     from protofed.errors import did_you_mean
-    from protofed.experiment.options import written
+    from protofed.experiment.options import toml_value
 
     if kind is not None and kind not in KINDS:
         raise UserError(f"There is no list of {kind!r}. {did_you_mean(kind, KINDS)}")
-    lists = {name: catalogue(name) for name in ([kind] if kind else KINDS)}
+    lists = {name: list_entries(name) for name in ([kind] if kind else KINDS)}
     if as_json:
         print(json.dumps(lists[kind] if kind else lists, indent=2))
         return
@@ -77,7 +80,7 @@ def list_(
         wide = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
             print(f"  {entry['name']:<{wide}}  {entry['about']}")
-            options = ", ".join(f"{key}={written(value)}" for key, value in entry["options"].items())
+            options = ", ".join(f"{key}={toml_value(value)}" for key, value in entry["options"].items())
             if options:
                 print(f"  {'':<{wide}}    {options}")
 
@@ -100,7 +103,7 @@ def run(
     """Run a federation and write a run folder."""
     from rich.console import Console
 
-    from protofed.cli.screen import Screen, say, verdict
+    from protofed.cli.screen import Screen, run_verdict, say
     from protofed.experiment.config import Config
     from protofed.experiment.folder import Folder
     from protofed.experiment.runner import run as run_experiment
@@ -124,7 +127,7 @@ def run(
         if (out / "config.toml").exists():
             print(f"Continue with: protofed run --resume --out {shlex.quote(str(out))}", file=sys.stderr)
         raise typer.Exit(130 if asked else 1) from None
-    say(console, verdict(result))
+    say(console, run_verdict(result))
 
 
 def fresh(name: str) -> Path:
@@ -143,7 +146,7 @@ def compare(
     """Put runs side by side: accuracy by head and by prototype, spread over clients, cost."""
     from rich.console import Console
 
-    from protofed.cli.compare import EXPLAINED, by_setting, collect, over_seeds, remarks, table
+    from protofed.cli.compare import EXPLAINED, by_setting, collect, compare_table, over_seeds, remarks
     from protofed.cli.screen import say
 
     results = collect(folders)
@@ -151,7 +154,7 @@ def compare(
         print(json.dumps(results, indent=2))
         return
     console = Console()
-    console.print(table(results))
+    console.print(compare_table(results))
     for remark in remarks(results):
         say(console, remark)
     if rows := by_setting(results):
@@ -167,18 +170,25 @@ def init(
     """Write an experiment file with every key, its default and what it means."""
     from protofed.cli.template import template
     from protofed.experiment.config import Config
-    from protofed.experiment.folder import must_be_new, write
+    from protofed.experiment.folder import must_be_new, write_atomically
 
     must_be_new(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     text = template(Config.load(None, sets or ()), str(file))
-    write(file, text.encode())
+    write_atomically(file, text.encode())
     print(f"Written to {file}. Change it, then: protofed run {shlex.quote(str(file))}")
 
 
 app.add_typer(data_app, name="data")
-for command in (predict, export, join, draw, measure, pretrain, prototypes, reproduce, sweep):
-    app.command()(command)
+app.command("predict")(predict_command)
+app.command("export")(export_command)
+app.command("join")(join_command)
+app.command("draw")(draw_command)
+app.command("measure")(measure_command)
+app.command("pretrain")(pretrain_command)
+app.command("prototypes")(prototypes_command)
+app.command("reproduce")(reproduce_command)
+app.command("sweep")(sweep_command)
 
 
 def entry() -> None:

@@ -13,8 +13,8 @@ from protofed.cli.screen import duration, percent
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
-from protofed.experiment.members import titled
-from protofed.measures.intervals import Row, figures_of
+from protofed.experiment.members import dataset_title
+from protofed.measures.intervals import SettingRow, figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def cells(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def table(results: Sequence[dict[str, Any]]) -> Table:
+def compare_table(results: Sequence[dict[str, Any]]) -> Table:
     """One row a run."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     rows = [cells(result) for result in results]
@@ -80,7 +80,7 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
     return made
 
 
-def by_setting(results: Sequence[dict[str, Any]]) -> list[Row]:
+def by_setting(results: Sequence[dict[str, Any]]) -> list[SettingRow]:
     """Runs that differ in their seed alone, together; empty where no two do."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for result in results:
@@ -91,7 +91,7 @@ def by_setting(results: Sequence[dict[str, Any]]) -> list[Row]:
     made = []
     for own in groups.values():
         method = own[0]["method"]
-        row = Row(method if methods.count(method) == 1 else Path(own[0]["run"]).parent.name, {})
+        row = SettingRow(method if methods.count(method) == 1 else Path(own[0]["run"]).parent.name, {})
         for result in own:
             for name, value in figures_of(result):
                 row.figures.setdefault(name, {})[result["seed"]] = value
@@ -99,7 +99,7 @@ def by_setting(results: Sequence[dict[str, Any]]) -> list[Row]:
     return made
 
 
-def over_seeds(rows: Sequence[Row]) -> Table:
+def over_seeds(rows: Sequence[SettingRow]) -> Table:
     """One row a setting: means over seeds with their intervals, and the difference to the first setting."""
     shown = ("by head", "by prototype", "server", "validation")
     names = [name for name in shown if any(name in row.figures for row in rows)]
@@ -132,7 +132,7 @@ def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
             "PM(V), PM(L): the clients' latest models on the balanced test set, by head: the classes they hold count "
             "the same, or as often as they hold them."
         )
-    named = dict.fromkeys(titled(result["dataset"], result.get("remark", "")) for result in results)
+    named = dict.fromkeys(dataset_title(result["dataset"], result.get("remark", "")) for result in results)
     notes.append(f"Data: {', '.join(named)}.")
     for key, what in (
         ("dataset", "datasets"),

@@ -10,7 +10,7 @@ import typer
 from protofed.errors import UserError, did_you_mean
 
 
-def draw(
+def draw_command(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
     what: Annotated[
         str,
@@ -35,7 +35,7 @@ def draw(
     """Draw runs, at the width of a printed column; runs that differ only in their seeds are one curve with a band."""
     from protofed.experiment.folder import must_be_new
     from protofed.pictures.catalogue import PICTURES, Wishes
-    from protofed.pictures.style import must_be_a_picture, write
+    from protofed.pictures.style import must_be_a_picture, write_picture
 
     if what not in PICTURES:
         raise UserError(f'--what: there is no picture "{what}". {did_you_mean(what, PICTURES)}')
@@ -44,5 +44,5 @@ def draw(
     wishes = Wishes(window, tuple(client or ()), tuple(by) if by else Wishes().by)
     picture = PICTURES[what].draw([PICTURES[what].load(folder) for folder in folders], wishes)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write(picture, out)
+    write_picture(picture, out)
     print(f"{what}: {PICTURES[what].about}. Written to {out}.")

@@ -14,7 +14,7 @@ from protofed.nets import NETS
 KINDS = ("methods", "datasets", "partitions", "nets", "recipes")
 
 
-def catalogue(kind: str) -> list[dict[str, Any]]:
+def list_entries(kind: str) -> list[dict[str, Any]]:
     """Entries with a name, one sentence, and options with their defaults."""
     if kind == "recipes":
         return recipes()

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from protofed.cli.models import Folder
+from protofed.cli.models import RunFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from protofed.measures.question import Found
+    from protofed.measures.question import Measurement
 
 WIDEST = 24
 """Tables with more columns are not shown."""
 
 
-def measure(
-    folder: Folder,
+def measure_command(
+    folder: RunFolder,
     what: Annotated[
         Optional[list[str]],
         typer.Option(
@@ -53,18 +53,21 @@ def measure(
     from rich.console import Console
 
     from protofed.cli.screen import say
-    from protofed.experiment.folder import plain
+    from protofed.experiment.folder import json_value
     from protofed.experiment.results import Result
     from protofed.measures.on_demand import CHEAP
     from protofed.measures.on_demand import measure as measured
 
     names = [name.strip() for word in what or () for name in word.split(",")]
     found = measured(
-        Result.load(folder), names or CHEAP, client=client, accuracy=accuracy,
+        Result.load(folder),
+        names or CHEAP,
+        client=client,
+        accuracy=accuracy,
         beside=Result.load(beside) if beside else None,
-    )  # fmt: skip
+    )
     if as_json:
-        print(json.dumps(plain({name: one._asdict() for name, one in found.items()}), indent=2))
+        print(json.dumps(json_value({name: one._asdict() for name, one in found.items()}), indent=2))
         return
     console = Console()
     if not console.is_terminal:
@@ -77,10 +80,10 @@ def measure(
         elif wide > WIDEST:
             say(console, f"{len(one.rows)} rows of {wide} columns are too wide to show: --json prints them.")
         else:
-            console.print(table(one))
+            console.print(measure_table(one))
 
 
-def table(found: Found) -> Table:
+def measure_table(found: Measurement) -> Table:
     """The figures as a person reads them."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -91,11 +94,11 @@ def table(found: Found) -> Table:
     for column in columns:
         made.add_column(column.replace("_", " "), justify="right", overflow="fold")
     for name, row in found.rows.items():
-        made.add_row(name, *(written(row.get(column)) for column in columns))
+        made.add_row(name, *(format_cell(row.get(column)) for column in columns))
     return made
 
 
-def written(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A figure.
 
     >>> [written(value) for value in (None, float("nan"), 12345, 0.98765, 0.0000321, 0.0)]

@@ -11,11 +11,11 @@ import typer
 
 from protofed.errors import UserError
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
 
 
-def predict(
-    folder: Folder,
+def predict_command(
+    folder: RunFolder,
     source: Annotated[
         Path, typer.Option("--input", show_envvar=False, help="Raw inputs [n, ...], .npy, like those of the data.")
     ],
@@ -41,19 +41,19 @@ def predict(
     if out:
         predictions.must_be_writable(out)
     result = Result.load(folder)
-    found = result.predict(predictions.read(source), client, by)
+    found = result.predict(predictions.read_inputs(source), client, by)
     if client is None:
         who = "client 0" if result.state.spokesman() == 0 else "the server"
         print(f"With {who}'s model (--client chooses another).", file=sys.stderr)
     if out:
-        predictions.write(found, out)
-        print(f"{predictions.told(found)} Written to {out}.")
+        predictions.write_predictions(found, out)
+        print(f"{predictions.prediction_text(found)} Written to {out}.")
     else:
-        print(predictions.lines(found))
+        print(predictions.prediction_lines(found))
 
 
-def export(
-    folder: Folder,
+def export_command(
+    folder: RunFolder,
     client: Annotated[int, typer.Option("--client", show_envvar=False, help="Whose model.")],
     out: Annotated[
         Optional[Path],
@@ -62,16 +62,16 @@ def export(
 ) -> None:
     """Write a client's trained model for other software: a safetensors state dict, or ONNX."""
     from protofed.experiment.results import Result
-    from protofed.models import export
+    from protofed.models.export import write_model
 
     path = out or folder / f"client-{client}.safetensors"
     model = Result.load(folder).state.model(client)
-    export.write_model(model, path)
+    write_model(model, path)
     print(f"{model.net.name}, {sum(value.numel() for value in model.params.values()):,} numbers. Written to {path}.")
 
 
-def join(
-    folder: Folder,
+def join_command(
+    folder: RunFolder,
     data: Annotated[
         Path,
         typer.Option(
@@ -97,20 +97,23 @@ def join(
     """
     from protofed.experiment.config import Config
     from protofed.experiment.results import Result
-    from protofed.models import export
     from protofed.models import join as newcomer
+    from protofed.models.export import must_be_exportable, write_model
     from protofed.nets import weights
 
     if out:
-        export.must_be_exportable(out)
+        must_be_exportable(out)
     if strange := [word for word in sets or () if not word.startswith("net.")]:
         raise UserError(f"--set {strange[0]}: only the newcomer's net can be changed, by --set net.key=value.")
     words = [*([f"net.name={net}"] if net else []), *(sets or [])]
-    found = newcomer.join(
-        Result.load(folder), *newcomer.read(data), net=Config.load(None, words).nets[0] if words else None,
-        layers=weights.read(start) if start else None, epochs=epochs,
-    )  # fmt: skip
+    found = newcomer.join_run(
+        Result.load(folder),
+        *newcomer.read_newcomer(data),
+        net=Config.load(None, words).nets[0] if words else None,
+        layers=weights.read_weights(start) if start else None,
+        epochs=epochs,
+    )
     print(json.dumps(found.figures(), indent=2) if as_json else found.told())
     if out:
-        export.write_model(found.model, out)
+        write_model(found.model, out)
         print(f"Written to {out}.", file=sys.stderr if as_json else sys.stdout)

@@ -11,7 +11,7 @@ import typer
 from protofed.errors import UserError
 
 
-def pretrain(
+def pretrain_command(
     data: Annotated[
         list[str],
         typer.Option("--data", show_envvar=False, metavar="NAME", help="A dataset of images; several: again."),
@@ -43,10 +43,10 @@ def pretrain(
     from protofed.cli.screen import say
     from protofed.engines.threads import cores
     from protofed.experiment.config import Config
-    from protofed.experiment.options import written
-    from protofed.models import pretrain
+    from protofed.experiment.options import toml_value
+    from protofed.models.pretrain import load, must_be_encoder, train_encoder
 
-    pretrain.must_be_encoder(out)
+    must_be_encoder(out)
     for word in sets or ():
         place = word.partition("=")[0].strip()
         if place == "net.name":
@@ -56,20 +56,25 @@ def pretrain(
                 f"--set {word}: only [net] and [train] can be changed, by net.key=value or train.key=value."
             )
     words = [
-        f"net.name={net}", *(["net.norm=group"] if net == "resnet18" else []), f"run.seed={seed}",
-        f"train.epochs={epochs}", f"train.batch={batch}", f"train.lr={lr}", "train.momentum=0.9",
-        "train.weight_decay=5e-4", "train.augment=['crop', 'flip']", *(sets or []),
-    ]  # fmt: skip
+        f"net.name={net}",
+        *(["net.norm=group"] if net == "resnet18" else []),
+        f"run.seed={seed}",
+        f"train.epochs={epochs}",
+        f"train.batch={batch}",
+        f"train.lr={lr}",
+        "train.momentum=0.9",
+        "train.weight_decay=5e-4",
+        "train.augment=['crop', 'flip']",
+        *(sets or []),
+    ]
     config = Config.load(None, words)
-    datasets = pretrain.load(data, root, size)
+    datasets = load(data, root, size)
     console = Console()
     try:
-        made = pretrain.pretrain(config, datasets, threads or cores(), lambda text: say(console, text))
+        made = train_encoder(config, datasets, threads or cores(), lambda text: say(console, text))
     except KeyboardInterrupt:
         print("\nInterrupted. Nothing was written.", file=sys.stderr)
         raise typer.Exit(130) from None
     size = made.write(out)
-    say(
-        console,
-        f"{made.told()}\nWritten to {out}, {size / 1e6:.1f} MB. In an experiment:\ndata.encoder = {written(str(out))}",
-    )
+    say(console, made.told())
+    say(console, f"Written to {out}, {size / 1e6:.1f} MB. In an experiment:\ndata.encoder = {toml_value(str(out))}")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 
-def prototypes(
+def prototypes_command(
     classes: Annotated[int, typer.Option("--classes", min=2, help="How many classes.")],
     dim: Annotated[int, typer.Option("--dim", min=1, help="The size of the embedding.")],
     seed: Annotated[int, typer.Option("--seed", min=0, help="How they are turned, and where the search begins.")] = 0,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def reproduce(
+def reproduce_command(
     name: Annotated[Optional[str], typer.Argument(help="A table or figure of --list, e.g. fedproto-table1.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version, in minutes.")] = False,
     seeds: Annotated[Optional[int], typer.Option("--seeds", min=1, help="Seeds 0, 1, ...; default: 3.")] = None,
@@ -50,7 +50,7 @@ def reproduce(
         raise UserError(f'There is no study "{name}". {did_you_mean(name, [entry.name for entry in ENTRIES])}')
     if kept and STUDIES[name].picture:
         raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave it out.")
-    make(name, quick, seeds or STUDIES[name].seeds, out, kept, as_json, Console(stderr=as_json))
+    make_study(name, quick, seeds or STUDIES[name].seeds, out, kept, as_json, Console(stderr=as_json))
 
 
 def show_list(as_json: bool) -> None:
@@ -68,15 +68,17 @@ def show_list(as_json: bool) -> None:
                 print(f"  {entry.name:<{wide}}  {entry.shows}\n  {'':<{wide}}    {entry.state}: {entry.how}")
 
 
-def make(name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_json: bool, console: Console) -> None:
+def make_study(
+    name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_json: bool, console: Console
+) -> None:
     """Run what is missing, then show and write what was found."""
     from protofed.cli.screen import Progress, say
-    from protofed.experiment.folder import write
-    from protofed.pictures.style import write as write_picture
+    from protofed.experiment.folder import write_atomically
+    from protofed.pictures.style import write_picture as write_picture
     from protofed.studies import sweep
     from protofed.studies.reproduce import page
     from protofed.studies.reproduce.fedproto import STUDIES
-    from protofed.studies.reproduce.study import Seen, figures, read_kept, to_keep
+    from protofed.studies.reproduce.study import Seen, cell_figures, read_kept, to_keep
 
     study = STUDIES[name]
     known = read_kept(kept, study, quick) if kept else {}
@@ -85,7 +87,7 @@ def make(name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_js
     if kept:
         say(console, f"{len(known)} figures are from {kept}.")
     try:
-        sweep.done(jobs, Progress(console, jobs).told)
+        sweep.run_all(jobs, Progress(console, jobs).told)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -93,13 +95,13 @@ def make(name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_js
     for cell in study.chosen(quick):
         runs = {seed: run for (own, seed), run in known.items() if own == cell}
         for seed in set(range(seeds)) - set(runs):
-            runs[seed] = figures(cell, cell.out(out, seed, study.smaller(quick)))
+            runs[seed] = cell_figures(cell, cell.out(out, seed, study.smaller(quick)))
         found.append(Seen(cell, dict(sorted(runs.items()))))
     told, stem = to_keep(study, found, quick), f"{name}{'-quick' if quick else ''}"
     files = [f"{stem}.md", f"{stem}.json"]
     out.mkdir(parents=True, exist_ok=True)
-    write(out / files[0], page.page(study, found, quick).encode())
-    write(out / files[1], json.dumps(told, indent=1).encode())
+    write_atomically(out / files[0], page.page(study, found, quick).encode())
+    write_atomically(out / files[1], json.dumps(told, indent=1).encode())
     if study.picture:
         files.append(f"{stem}.png")
         write_picture(study.picture(jobs), out / files[-1])
@@ -111,7 +113,7 @@ def make(name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_js
     if study.sent:
         console.print(page.rich_table(*page.details(study, found)))
         say(console, page.SPREAD)
-    for line in (*page.verdict(found), *([page.SMALL] if quick else [])):
+    for line in (*page.study_verdict(found), *([page.QUICK_NOTE] if quick else [])):
         say(console, line)
     for line in study.known:
         say(console, f"Known difference: {line}")

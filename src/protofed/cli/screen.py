@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from protofed.experiment.config import Config
     from protofed.experiment.members import Members
-    from protofed.experiment.results import Result, Row
-    from protofed.studies.sweep import Job
+    from protofed.experiment.results import Result, RoundRow
+    from protofed.studies.sweep import SweepRun
 
 SHOWN = 12
 
@@ -45,7 +45,7 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.last: deque[Row] = deque(maxlen=SHOWN)
+        self.last: deque[RoundRow] = deque(maxlen=SHOWN)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self.total = 0
         self.spent: list[float] = []
@@ -81,7 +81,7 @@ class Screen:
                 f"resuming after round {done}" if done < self.total else f"all {done} rounds are done already",
             )
 
-    def round(self, row: Row) -> None:
+    def round(self, row: RoundRow) -> None:
         self.spent.append(row["seconds"])
         self.last.append(row)
         if row["rejected"]:
@@ -106,7 +106,7 @@ class Screen:
         recent = self.spent[-20:]
         return duration(sum(recent) / len(recent) * (self.total - self.last[-1]["round"]))
 
-    def cells(self, row: Row) -> dict[str, str]:
+    def cells(self, row: RoundRow) -> dict[str, str]:
         """A round in words."""
 
         def accuracy(way: str) -> str:
@@ -134,13 +134,13 @@ class Screen:
 class Progress:
     """How far many runs are; those that were there already do not count for the estimate."""
 
-    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+    def __init__(self, console: Console, jobs: Sequence[SweepRun]) -> None:
         self.console, self.ended, self.began = console, 0, time.perf_counter()
         self.there = {job.out for job in jobs if (job.out / "result.json").exists()}
         self.fresh = len(jobs) - len(self.there)
         say(console, f"{many(len(jobs), 'run')}, {self.fresh} to be made, two at a time")
 
-    def told(self, job: Job, result: dict[str, Any]) -> None:
+    def told(self, job: SweepRun, result: dict[str, Any]) -> None:
         """One of them has ended."""
         if job.out in self.there:
             return
@@ -158,7 +158,7 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def verdict(result: Result) -> str:
+def run_verdict(result: Result) -> str:
     """Three lines: how good, whether that is anything, and at what cost; then what was written."""
     summary: dict[str, Any] = result.summary
     said = {

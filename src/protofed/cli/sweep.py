@@ -13,10 +13,10 @@ import typer
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
-    from protofed.measures.intervals import Row
+    from protofed.measures.intervals import SettingRow
 
 
-def sweep(
+def sweep_command(
     file: Annotated[Optional[Path], typer.Argument(help="The experiment, TOML; none: fedproto on digits.")] = None,
     grid: Annotated[
         Optional[list[str]],
@@ -39,41 +39,41 @@ def sweep(
 
     from protofed.cli.compare import over_seeds
     from protofed.cli.screen import Progress, many, say
-    from protofed.experiment.folder import write
-    from protofed.pictures.style import write as write_picture
-    from protofed.pictures.sweep_plot import picture
+    from protofed.experiment.folder import write_atomically
+    from protofed.pictures.style import write_picture as write_picture
+    from protofed.pictures.sweep_plot import draw_sweep
     from protofed.studies import sweep as sweeping
 
     if out is None or not grid:
         raise UserError("sweep wants --grid section.key=a,b,c and --out FOLDER.")
-    jobs = sweeping.plan(file, grid, seeds, sets or (), out)
+    jobs = sweeping.plan_runs(file, grid, seeds, sets or (), out)
     console = Console(stderr=as_json)
     say(console, f"{many(len(jobs) // seeds, 'setting')}, {many(seeds, 'seed')} each:")
     try:
-        sweeping.done(jobs, Progress(console, jobs).told)
+        sweeping.run_all(jobs, Progress(console, jobs).told)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None
-    found = sweeping.rows(jobs)
-    write(out / "sweep.json", json.dumps(sweeping.as_json(found), indent=2).encode())
-    write_picture(picture(found), out / "sweep.png")
+    found = sweeping.setting_rows(jobs)
+    write_atomically(out / "sweep.json", json.dumps(sweeping.as_json(found), indent=2).encode())
+    write_picture(draw_sweep(found), out / "sweep.png")
     if as_json:
         print(json.dumps(sweeping.as_json(found), indent=2))
         return
     console.print(over_seeds(found))
-    for line in verdict(found, seeds):
+    for line in sweep_verdict(found, seeds):
         say(console, line)
     say(console, f"Written to {shlex.quote(str(out))}: sweep.json, sweep.png, and a run folder for each run.")
 
 
-def verdict(found: list[Row], seeds: int) -> list[str]:
+def sweep_verdict(found: list[SettingRow], seeds: int) -> list[str]:
     """What the table means, and which setting is best."""
     from protofed.cli.compare import EXPLAINED
-    from protofed.studies.sweep import best
+    from protofed.studies.sweep import best_setting
 
     alone = "Accuracies in percent, of one seed: nothing can be said of how sure they are. Use --seeds 3 or more."
     lines = [EXPLAINED if seeds > 1 else alone]
-    chosen = best(found)
+    chosen = best_setting(found)
     if chosen:
         lines.append(f"Best on the validation sets: {chosen.setting}.")
     else:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from protofed.cli.listing import first_line
 from protofed.data.partitions import PARTITIONS
-from protofed.experiment.options import meanings, written
-from protofed.experiment.sections import Data, EngineChoice, Eval, Run, System
+from protofed.experiment.options import meanings, toml_value
+from protofed.experiment.sections import DataSection, EngineSection, EvalSection, RunSection, SystemSection
 from protofed.methods import METHODS
 from protofed.nets import NETS
-from protofed.training import Training
+from protofed.training import TrainSection
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 def template(config: Config, file: str) -> str:
     """The text of an experiment file."""
     sections: dict[str, Any] = {
-        "run": Run, "data": Data, "train": Training, "eval": Eval, "system": System, "engine": EngineChoice,
-    }  # fmt: skip
+        "run": RunSection,
+        "data": DataSection,
+        "train": TrainSection,
+        "eval": EvalSection,
+        "system": SystemSection,
+        "engine": EngineSection,
+    }
     choices: dict[str, dict[str, type[Any]]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
     lines = [f"# An experiment: protofed run {file}", "# Whatever is left out has the value that stands here."]
     for section, table in config.table().items():
@@ -32,11 +37,11 @@ def template(config: Config, file: str) -> str:
             kind = choices[section][table["name"]]
             lines += noted(first_line(kind))
             lines += noted(f"One of {', '.join(names)}; `protofed list {section}s` shows their options.")
-            lines.append(f"name = {written(table['name'])}")
+            lines.append(f"name = {toml_value(table['name'])}")
         for key, value in table.items():
             if key != "name" or section in sections:
                 lines += noted(meanings(kind)[key])
-                lines.append(f"{key} = {written(value)}")
+                lines.append(f"{key} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from protofed.data.partitions.base import Labels, a_share
+from protofed.data.partitions.base import Labels, stratified_share
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
@@ -45,10 +45,13 @@ class Dataset:
         """What a partition has to know."""
         nobody = np.zeros(0, dtype=np.int64)
         return Labels(
-            self.train.labels.numpy(), self.test.labels.numpy(), self.classes, self.groups,
+            self.train.labels.numpy(),
+            self.test.labels.numpy(),
+            self.classes,
+            self.groups,
             nobody if self.train_group is None else self.train_group,
             nobody if self.test_group is None else self.test_group,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def found(name: str, path: Path, published: str) -> Path:
     return path
 
 
-def fitting(name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], classes: int) -> None:
+def check_shapes(name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], classes: int) -> None:
     """Refuse arrays that are not what the dataset has."""
     if x.shape[1:] != shape or y.shape != (len(x),):
         wanted = ", ".join(map(str, ("n", *shape)))
@@ -101,13 +104,20 @@ def fitting(name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], cla
         raise UserError(f"{name}: its labels are not whole numbers from 0 to {classes - 1}. Get the file again.")
 
 
-def grouped(
-    name: str, x: np.ndarray, y: np.ndarray, group: np.ndarray, groups: tuple[str, ...], labels: tuple[str | int, ...],
-    constants: Mapping[str, Any], remark: str, normalise: Literal["constants", "client"] = "constants",
-) -> Dataset:  # fmt: skip
+def group_numbers(
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    group: np.ndarray,
+    groups: tuple[str, ...],
+    labels: tuple[str | int, ...],
+    constants: Mapping[str, Any],
+    remark: str,
+    normalise: Literal["constants", "client"] = "constants",
+) -> Dataset:
     """A dataset without a test set of its own: a fifth of each class of each group is held out, always the same."""
     group, y = group.astype(np.int64), y.astype(np.int64)
-    held = a_share(group * len(labels) + y, 0.2, random_state(name, "split"))
+    held = stratified_share(group * len(labels) + y, 0.2, random_state(name, "split"))
     whole = Examples.of(x, y, **constants)
     train, test = (whole.subset(np.flatnonzero(part)) for part in (~held, held))
     return Dataset(name, train, test, labels, groups, group[~held], group[held], remark, normalise)

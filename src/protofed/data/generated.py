@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data.dataset import Dataset, grouped
+from protofed.data.dataset import Dataset, group_numbers
 from protofed.draws import random_state
 from protofed.examples import Examples
 
@@ -29,7 +29,9 @@ def synthetic(where: Path, phi1: float = 1.0, phi2: float = 1.0, clients: int = 
         ys.append((x @ weights.T + bias).argmax(1))
     group = np.repeat(np.arange(clients), sizes)
     names = tuple(f"client {number}" for number in range(clients))
-    return grouped("synthetic", np.concatenate(xs), np.concatenate(ys), group, names, tuple(range(10)), {}, "generated")
+    return group_numbers(
+        "synthetic", np.concatenate(xs), np.concatenate(ys), group, names, tuple(range(10)), {}, "generated"
+    )
 
 
 BALANCED, IMBALANCED = (3000,) * 6, (3000, 1500, 750, 375, 187, 93)

@@ -14,9 +14,11 @@ from protofed.errors import UserError
 def read_idx(where: Path) -> dict[str, np.ndarray]:
     """The four published IDX files of MNIST, gzipped or not."""
     names = {
-        "x_train": "train-images-idx3-ubyte", "y_train": "train-labels-idx1-ubyte",
-        "x_test": "t10k-images-idx3-ubyte", "y_test": "t10k-labels-idx1-ubyte",
-    }  # fmt: skip
+        "x_train": "train-images-idx3-ubyte",
+        "y_train": "train-labels-idx1-ubyte",
+        "x_test": "t10k-images-idx3-ubyte",
+        "y_test": "t10k-labels-idx1-ubyte",
+    }
     arrays = {}
     for key, name in names.items():
         places = [folder / file for folder in (where, where / "mnist") for file in (name, f"{name}.gz")]

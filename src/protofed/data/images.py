@@ -12,9 +12,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from protofed.data.dataset import Dataset, fitting, found, grouped, read_npz
+from protofed.data.dataset import Dataset, check_shapes, found, group_numbers, read_npz
 from protofed.data.idx import read_idx
-from protofed.data.partitions.base import a_share
+from protofed.data.partitions.base import stratified_share
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Constant, Examples
@@ -50,7 +50,7 @@ class Images:
         parts = []
         for part in ("train", "test"):
             x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-            fitting(f"{self.name}: the {part} part in {path}", x, y, shape, self.classes)
+            check_shapes(f"{self.name}: the {part} part in {path}", x, y, shape, self.classes)
             parts.append(Examples.of(channels_first(x), y, 255.0, self.mean, self.std))
         train, test = parts
         labels = tuple(arrays["classes"].tolist()) if "classes" in arrays else tuple(range(self.classes))
@@ -68,20 +68,40 @@ USPS = Images("usps", 16, "www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets", 0.5
 SVHN = Images("svhn", 32, "ufldl.stanford.edu/housenumbers", 0.5, 0.5, remark="subset, crops re-made")
 MNIST_M = Images("mnist_m", 32, "yaroslav.ganin.net", 0.5, 0.5, remark="subset")
 SYNTHDIGITS = Images(
-    "synthdigits", 32, "yaroslav.ganin.net (the original; this file is re-made from free fonts)", 0.5, 0.5,
-    file="synthdigits_remade.npz", remark="re-made",
-)  # fmt: skip
+    "synthdigits",
+    32,
+    "yaroslav.ganin.net (the original; this file is re-made from free fonts)",
+    0.5,
+    0.5,
+    file="synthdigits_remade.npz",
+    remark="re-made",
+)
 CIFAR10 = Images(
-    "cifar10", 32, "www.cs.toronto.edu/~kriz/cifar.html", (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616),
+    "cifar10",
+    32,
+    "www.cs.toronto.edu/~kriz/cifar.html",
+    (0.4914, 0.4822, 0.4465),
+    (0.247, 0.2435, 0.2616),
     remark="subset",
-)  # fmt: skip
+)
 CIFAR100 = Images(
-    "cifar100", 32, "www.cs.toronto.edu/~kriz/cifar.html", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762),
-    classes=100, remark="subset",
-)  # fmt: skip
+    "cifar100",
+    32,
+    "www.cs.toronto.edu/~kriz/cifar.html",
+    (0.5071, 0.4865, 0.4409),
+    (0.2673, 0.2564, 0.2762),
+    classes=100,
+    remark="subset",
+)
 PETS = Images(
-    "pets", 64, "www.robots.ox.ac.uk/~vgg/data/pets", MEAN, STD, classes=20, remark="subset of 20 breeds",
-)  # fmt: skip
+    "pets",
+    64,
+    "www.robots.ox.ac.uk/~vgg/data/pets",
+    MEAN,
+    STD,
+    classes=20,
+    remark="subset of 20 breeds",
+)
 FULL = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "mnist_m": 59_001}
 """How many training examples the published dataset has: with as many, it is no subset."""
 
@@ -103,30 +123,45 @@ def femnist(where: Path) -> Dataset:
     """A fifth of each class of each client is the test set."""
     path = found("femnist", where / "femnist_digits.npz", "github.com/TalwalkarLab/leaf")
     arrays = read_npz(path, "x", "y", "client")
-    fitting(str(path), arrays["x"], arrays["y"], (28, 28), 10)
-    return grouped(
-        "femnist", channels_first(arrays["x"]), arrays["y"], arrays["client"], tuple(map(str, range(12))),
-        tuple(range(10)), {"scale": 255.0, "mean": 0.1307, "std": 0.3081}, "digits of 12 clients",
-    )  # fmt: skip
+    check_shapes(str(path), arrays["x"], arrays["y"], (28, 28), 10)
+    return group_numbers(
+        "femnist",
+        channels_first(arrays["x"]),
+        arrays["y"],
+        arrays["client"],
+        tuple(map(str, range(12))),
+        tuple(range(10)),
+        {"scale": 255.0, "mean": 0.1307, "std": 0.3081},
+        "digits of 12 clients",
+    )
 
 
 def office_caltech10(where: Path) -> Dataset:
     """A fifth of each class of each domain is the test set: none was published."""
     path = found("office_caltech10", where / "office_caltech10.npz", "people.eecs.berkeley.edu/~jhoffman/domainadapt")
     arrays = read_npz(path, "x", "y", "domain", "domains", "classes")
-    fitting(str(path), arrays["x"], arrays["y"], (64, 64, 3), 10)
-    return grouped(
-        "office_caltech10", channels_first(arrays["x"]), arrays["y"], arrays["domain"],
-        tuple(arrays["domains"].tolist()), tuple(arrays["classes"].tolist()),
-        {"scale": 255.0, "mean": MEAN, "std": STD}, "64x64, own split",
-    )  # fmt: skip
+    check_shapes(str(path), arrays["x"], arrays["y"], (64, 64, 3), 10)
+    return group_numbers(
+        "office_caltech10",
+        channels_first(arrays["x"]),
+        arrays["y"],
+        arrays["domain"],
+        tuple(arrays["domains"].tolist()),
+        tuple(arrays["classes"].tolist()),
+        {"scale": 255.0, "mean": MEAN, "std": STD},
+        "64x64, own split",
+    )
 
 
 def digit5(where: Path) -> Dataset:
     """Five domains at 32x32x3; of mnist as many images as the others have."""
     domains: dict[str, Callable[[Path], Dataset]] = {
-        "mnist": mnist, "usps": USPS, "svhn": SVHN, "mnist_m": MNIST_M, "synthdigits": SYNTHDIGITS,
-    }  # fmt: skip
+        "mnist": mnist,
+        "usps": USPS,
+        "svhn": SVHN,
+        "mnist_m": MNIST_M,
+        "synthdigits": SYNTHDIGITS,
+    }
     loaded = [load(where) for load in domains.values()]
 
     def joined(part: str, most: int) -> tuple[Examples, np.ndarray]:
@@ -135,7 +170,9 @@ def digit5(where: Path) -> Dataset:
         for data in loaded:
             own: Examples = getattr(data, part)
             share = most / len(own) if data.name == "mnist" else 1.0
-            chosen = torch.from_numpy(a_share(own.labels.numpy(), share, random_state("digit5", data.name, part)))
+            chosen = torch.from_numpy(
+                stratified_share(own.labels.numpy(), share, random_state("digit5", data.name, part))
+            )
             xs.append(in_colour(own.x[chosen]))
             ys.append(own.y[chosen].numpy())
         group = np.repeat(np.arange(len(ys)), [len(y) for y in ys])

@@ -10,7 +10,7 @@ import numpy as np
 
 from protofed.data import generated, images, tables
 from protofed.data.dataset import Dataset, Source
-from protofed.data.partitions.base import a_share
+from protofed.data.partitions.base import stratified_share
 from protofed.draws import random_state
 from protofed.examples import Examples
 
@@ -24,7 +24,7 @@ def digits(where: Path) -> Dataset:
     file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     x, y = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), table[:, -1]
-    test = a_share(y, 0.2, random_state("digits", "split"))
+    test = stratified_share(y, 0.2, random_state("digits", "split"))
     train, exam = (Examples.of(x[part], y[part], 16.0, 0.3047, 0.3757) for part in (~test, test))
     return Dataset("digits", train, exam, tuple(range(10)))
 

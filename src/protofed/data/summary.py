@@ -9,7 +9,7 @@ import numpy as np
 from protofed.data.dataset import Dataset
 
 
-def summary(data: Dataset) -> dict[str, Any]:
+def summarise(data: Dataset) -> dict[str, Any]:
     """Shapes, sizes, labels, and where the examples come from."""
     parts = {"train": data.train, "test": data.test}
     groups = {
@@ -28,16 +28,14 @@ def summary(data: Dataset) -> dict[str, Any]:
         "classes": data.classes,
         "labels": list(data.labels),
         "sizes": {name: len(part) for name, part in parts.items()},
-        "histogram": {
-            name: part.labels.bincount(minlength=data.classes).tolist() for name, part in parts.items()
-        },
+        "histogram": {name: part.labels.bincount(minlength=data.classes).tolist() for name, part in parts.items()},
         "groups": groups,
-    }  # fmt: skip
+    }
 
 
-def told(data: Dataset) -> str:
+def summary_text(data: Dataset) -> str:
     """The same for people; the bars are the training examples of each class."""
-    about = summary(data)
+    about = summarise(data)
     shape = " x ".join(map(str, about["input"]["shape"]))
     how = "(x / scale - mean) / std with " + ", ".join(
         f"{key} {about['input'][key]}" for key in ("scale", "mean", "std")
@@ -51,9 +49,7 @@ def told(data: Dataset) -> str:
     ]
     most = max(about["histogram"]["train"])
     wide = max(len(str(label)) for label in data.labels)
-    for label, train, test in zip(
-        data.labels, about["histogram"]["train"], about["histogram"]["test"], strict=True
-    ):  # fmt: skip
+    for label, train, test in zip(data.labels, about["histogram"]["train"], about["histogram"]["test"], strict=True):
         lines.append(f"{label!s:>{wide}}  {train:>6,} / {test:>6,}  {'█' * round(30 * train / most)}")
     if data.groups:
         told = ", ".join(f"{name} {sizes['train']:,}/{sizes['test']:,}" for name, sizes in about["groups"].items())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data.dataset import Dataset, fitting, found, grouped, read_npz
+from protofed.data.dataset import Dataset, check_shapes, found, group_numbers, read_npz
 from protofed.data.labels import names, numbered
 from protofed.errors import UserError
 from protofed.examples import Examples
@@ -20,24 +20,36 @@ def heart_disease(where: Path) -> Dataset:
     tables = read_npz(path, *HOSPITALS)
     rows = np.concatenate([tables[name] for name in HOSPITALS])
     group = np.concatenate([np.full(len(tables[name]), number) for number, name in enumerate(HOSPITALS)])
-    fitting(str(path), rows, (rows[:, -1] > 0).astype(np.int64), (14,), 2)
-    return grouped(
-        "heart_disease", rows[:, :-1].astype(np.float32), rows[:, -1] > 0, group, HOSPITALS, ("none", "disease"), {},
-        "own split", normalise="client",
-    )  # fmt: skip
+    check_shapes(str(path), rows, (rows[:, -1] > 0).astype(np.int64), (14,), 2)
+    return group_numbers(
+        "heart_disease",
+        rows[:, :-1].astype(np.float32),
+        rows[:, -1] > 0,
+        group,
+        HOSPITALS,
+        ("none", "disease"),
+        {},
+        "own split",
+        normalise="client",
+    )
 
 
 def uci_har(where: Path) -> Dataset:
     """Windows [9, 128] of accelerometer and gyroscope; a fifth of each activity of each subject is the test set."""
     path = found("uci_har", where / "uci_har.npz", "archive.ics.uci.edu/dataset/240")
     arrays = read_npz(path, "x", "scale", "y", "subject", "activities")
-    fitting(str(path), arrays["x"], arrays["y"], (9, 128), 6)
+    check_shapes(str(path), arrays["x"], arrays["y"], (9, 128), 6)
     subjects = np.unique(arrays["subject"])
-    return grouped(
-        "uci_har", arrays["x"], arrays["y"], np.searchsorted(subjects, arrays["subject"]),
-        tuple(f"subject {number}" for number in subjects), tuple(arrays["activities"].tolist()),
-        {"scale": float(1 / arrays["scale"])}, "own split",
-    )  # fmt: skip
+    return group_numbers(
+        "uci_har",
+        arrays["x"],
+        arrays["y"],
+        np.searchsorted(subjects, arrays["subject"]),
+        tuple(f"subject {number}" for number in subjects),
+        tuple(arrays["activities"].tolist()),
+        {"scale": float(1 / arrays["scale"])},
+        "own split",
+    )
 
 
 def npz(where: Path) -> Dataset:
@@ -63,7 +75,7 @@ def npz(where: Path) -> Dataset:
     made = []
     for x, y in parts:
         numbers = numbered(labels, y, str(where))
-        fitting(str(where), x, numbers, arrays["x"].shape[1:], len(labels))
+        check_shapes(str(where), x, numbers, arrays["x"].shape[1:], len(labels))
         made.append(Examples.of(x, numbers, **constants))
     if tested and "client" in arrays:
         groups = np.unique(np.concatenate([arrays["client"], arrays["client_test"]]))
@@ -73,7 +85,7 @@ def npz(where: Path) -> Dataset:
         return Dataset("npz", made[0], made[1], labels)
     groups, group = np.unique(arrays.get("client", np.zeros(len(made[0]), np.int64)), return_inverse=True)
     known = tuple(map(str, groups)) if "client" in arrays else ()
-    return grouped("npz", made[0].x.numpy(), made[0].y.numpy(), group, known, labels, constants, "")
+    return group_numbers("npz", made[0].x.numpy(), made[0].y.numpy(), group, known, labels, constants, "")
 
 
 def mapped(where: Path) -> dict[str, np.ndarray]:

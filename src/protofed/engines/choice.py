@@ -12,15 +12,15 @@ from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
 from protofed.engines.threads import cores
-from protofed.experiment.roster import per_round
+from protofed.experiment.roster import clients_per_round
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
     from protofed.experiment.members import Members
 
-SMALL = 50e6
+STACKABLE_STEP = 50e6
 """Multiplications of a step below which calling torch costs as much as computing, so that stacking pays."""
-WORTHWHILE = 1e9
+WORTH_WORKERS = 1e9
 """Multiplications of a round above which worker processes pay."""
 
 
@@ -29,14 +29,14 @@ def resolved(config: Config, members: Members) -> Config:
     if config.engine.name != "auto":
         return config
     step = max(net.cost for net in members.nets) * config.train.batch
-    count = per_round(config, len(members))
+    count = clients_per_round(config, len(members))
     alone = any(net.alone for net in members.nets)
     name: Literal["loop", "stacked"]
     if alone:
         name, why = "loop", "a net that does not stack, as one with batch norm, or one that branches on values"
     elif count < 2:
         name, why = "loop", "one client a round"
-    elif step > SMALL:
+    elif step > STACKABLE_STEP:
         name, why = "loop", f"a step has {step / 1e6:,.0f} million multiplications: torch is busy without stacking"
     else:
         name, why = "stacked", f"a step has {step / 1e6:,.1f} million multiplications: stacking saves calls"
@@ -66,7 +66,7 @@ def workers_for(config: Config, members: Members) -> int:
     if config.engine.workers:
         return config.engine.workers
     work = sum(net.cost * len(train) for net, train in zip(members.nets, members.train, strict=True))
-    share = per_round(config, len(members)) / len(members)
-    if not hasattr(os, "fork") or work * share * config.train.epochs < WORTHWHILE:
+    share = clients_per_round(config, len(members)) / len(members)
+    if not hasattr(os, "fork") or work * share * config.train.epochs < WORTH_WORKERS:
         return 1
     return min(cores(), len(members))

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from protofed.core import Upload
-    from protofed.experiment.personal import Hits
+    from protofed.engines.scoring import Hits
 
 
-Part = Literal["test", "validation"]
+Split = Literal["test", "validation"]
 """Which of its examples a client is asked about."""
 
 
-class Asked(NamedTuple):
+class RoundPlan(NamedTuple):
     """What is out of the ordinary in a round."""
 
     examined: Collection[int] = ()  # who is asked about the balanced test set as soon as it is trained
     epochs: Mapping[int, int] = {}  # who trains for another number of epochs than planned
 
 
-ORDINARY = Asked()
+ORDINARY = RoundPlan()
 
 
 class Report(NamedTuple):
@@ -34,7 +34,7 @@ class Report(NamedTuple):
     """of its model on the balanced test set, if it was examined"""
 
 
-class Score(NamedTuple):
+class Evaluation(NamedTuple):
     """A client's test: hits by each way to predict, of how many."""
 
     client: int
@@ -45,9 +45,9 @@ class Score(NamedTuple):
 class Engine(Protocol):
     """Trains and evaluates clients and holds what they keep; messages go in by client number."""
 
-    def train(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]: ...
+    def train(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]: ...
 
-    def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]: ...
+    def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]: ...
 
     def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
         """Clients on the balanced test set, with what they hold at that moment."""

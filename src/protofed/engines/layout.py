@@ -43,22 +43,27 @@ def pooled(
 ) -> Tensor:
     """`torch.max_pool2d`."""
     step = kernel_size if stride is None or stride == [] else stride
-    sizes = tuple(map(pair, (kernel_size, step, padding, dilation)))
+    sizes = tuple(map(as_pair, (kernel_size, step, padding, dilation)))
     out: Tensor = applied(MaxPool, x, sizes, ceil_mode)[0]
     return out
 
 
 def of_one_pass(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
     groups: int = 1,
-) -> tuple[Any, ...] | None:  # fmt: skip
+) -> tuple[Any, ...] | None:
     """What `Convolution` wants; nothing for a convolution that `vmap` does as well by itself."""
     if bias is None or input.dim() != 4 or isinstance(padding, str):
         return None
-    return input, weight, bias, (*map(pair, (stride, padding, dilation)), False, (0, 0)), groups
+    return input, weight, bias, (*map(as_pair, (stride, padding, dilation)), False, (0, 0)), groups
 
 
-def pair(size: Any) -> tuple[int, ...]:
+def as_pair(size: Any) -> tuple[int, ...]:
     return tuple(size) if isinstance(size, tuple | list) else (size, size)
 
 

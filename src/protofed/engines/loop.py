@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
-from protofed.engines.engine import ORDINARY, Asked, Part, Report, Score
+from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split
 from protofed.engines.memory import keep_freed_memory
-from protofed.experiment.personal import Hits, class_hits, fitting
-from protofed.measures.accuracy import tally
-from protofed.training import take_part, tested
+from protofed.engines.scoring import Hits, class_hits, fitting, tally
+from protofed.training import params_for_testing, take_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from protofed.examples import Examples
     from protofed.experiment.members import Members
-    from protofed.training import Outcome, Training
+    from protofed.training import Outcome, TrainSection
 
 
 class Loop:
     """Clients one by one, in the order of their numbers."""
 
-    def __init__(self, members: Members, method: AnyMethod, training: Training, seed: int) -> None:
+    def __init__(self, members: Members, method: AnyMethod, training: TrainSection, seed: int) -> None:
         self.members, self.method, self.training, self.seed = members, method, training, seed
         self.kept: dict[int, Any] = {}
         keep_freed_memory()
@@ -45,29 +44,29 @@ class Loop:
     def close(self) -> None:
         pass
 
-    def chunks(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[list[int]]:
+    def chunks(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[list[int]]:
         """Who is trained together: nobody."""
         return [[number] for number in downs]
 
-    def train(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]:
+    def train(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]:
         """Train the clients that were sent something, and return what they send back."""
         chunks = [{number: downs[number] for number in chunk} for chunk in self.chunks(round, downs, asked)]
         return [report for chunk in chunks for report in self.train_chunk(round, chunk, asked)]
 
-    def train_chunk(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]:
+    def train_chunk(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]:
         """Train clients that are trained together."""
         return [self.train_one(round, number, down, asked) for number, down in downs.items()]
 
-    def train_one(self, round: int, number: int, down: Any, asked: Asked) -> Report:
+    def train_one(self, round: int, number: int, down: Any, asked: RoundPlan) -> Report:
         client, kept = self.client(number, round)
         training = replace(self.training, epochs=self.epochs(number, asked))
         return self.finished(number, *take_part(self.method, client, kept, down, training), asked)
 
-    def epochs(self, number: int, asked: Asked) -> int:
+    def epochs(self, number: int, asked: RoundPlan) -> int:
         """How long a client trains."""
         return asked.epochs.get(number, self.training.epochs)
 
-    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome, asked: Asked) -> Report:
+    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome, asked: RoundPlan) -> Report:
         """What a client keeps stays here; what it sends, and how its training went, is reported."""
         kept = self.kept[number] = self.method.keep(trained)
         work = self.epochs(number, asked) / max(1, self.training.epochs)
@@ -82,7 +81,7 @@ class Loop:
         return class_hits(lambda x: self.method.predict(net, params, x, down, kept), parts, net.classes)
 
     @torch.no_grad()
-    def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]:
+    def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]:
         """Each client on its own test or validation set with what it holds at that moment."""
         return [self.evaluate_one(round, number, down, on) for number, down in downs.items()]
 
@@ -91,12 +90,14 @@ class Loop:
         found = {}
         for number, down in downs.items():
             client, kept = self.client(number, round)
-            found[number] = self.hits(client, tested(self.method, client, kept, down, self.training), down, kept)
+            found[number] = self.hits(
+                client, params_for_testing(self.method, client, kept, down, self.training), down, kept
+            )
         return found
 
-    def evaluate_one(self, round: int, number: int, down: Any, on: Part) -> Score:
+    def evaluate_one(self, round: int, number: int, down: Any, on: Split) -> Evaluation:
         client, kept = self.client(number, round)
-        params = tested(self.method, client, kept, down, self.training)
+        params = params_for_testing(self.method, client, kept, down, self.training)
         examples: Examples = getattr(self.members, on)[number]
         correct = tally(lambda x: self.method.predict(client.net, params, x, down, kept), examples)
-        return Score(number, correct, len(examples))
+        return Evaluation(number, correct, len(examples))

@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import load
 
 from protofed.core import Upload
-from protofed.engines.engine import ORDINARY, Asked, Part, Report, Score
+from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split
 from protofed.errors import UserError
-from protofed.messages import grouped, to_bytes, unflatten
+from protofed.messages import group_by_first_name, to_bytes, unflatten
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofed.engines.loop import Loop
-    from protofed.experiment.personal import Hits
+    from protofed.engines.scoring import Hits
 
 TRIES = 3
 """How often a piece of work is begun anew when its worker dies."""
-TESTED = 5
+CLIENTS_PER_JOB = 5
 """How many clients a worker tests before it takes more."""
 
 
@@ -90,7 +90,7 @@ class Pool:
     def restore(self, state: dict[int, Any]) -> None:
         self.inner.restore(state)
 
-    def train(self, round: int, downs: Mapping[int, Any], asked: Asked = ORDINARY) -> list[Report]:
+    def train(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]:
         epochs = {str(client): number for client, number in asked.epochs.items()}
         jobs = [
             Job("train", round, chunk, sorted(asked.examined), epochs)
@@ -99,7 +99,7 @@ class Pool:
         jobs.sort(key=lambda job: -sum(len(self.inner.members.train[client]) for client in job.clients))
         reports = []
         for told, tensors in self.done(jobs, downs):
-            ups = grouped(tensors.get("up", {}))
+            ups = group_by_first_name(tensors.get("up", {}))
             for told_one in told:
                 client = told_one["client"]
                 message = unflatten(self.types["up"], ups.get(str(client), {}))
@@ -107,8 +107,8 @@ class Pool:
                 reports.append(Report(upload, told_one["terms"], told_one["seen"], told_one["hits"]))
         return reports
 
-    def evaluate(self, round: int, downs: Mapping[int, Any], on: Part = "test") -> list[Score]:
-        scores = [Score(**one) for one in self.asked(on, round, downs)]
+    def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]:
+        scores = [Evaluation(**one) for one in self.asked(on, round, downs)]
         return sorted(scores, key=lambda score: score.client)
 
     def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
@@ -117,7 +117,10 @@ class Pool:
     def asked(self, kind: str, round: int, downs: Mapping[int, Any]) -> list[dict[str, Any]]:
         """What is told about every client, a few of them at a time."""
         clients = list(downs)
-        jobs = [Job(kind, round, clients[first : first + TESTED]) for first in range(0, len(clients), TESTED)]
+        jobs = [
+            Job(kind, round, clients[first : first + CLIENTS_PER_JOB])
+            for first in range(0, len(clients), CLIENTS_PER_JOB)
+        ]
         return [one for told, _ in self.done(jobs, downs) for one in told]
 
     def done(
@@ -150,11 +153,11 @@ class Pool:
                 if "problem" in told:
                     self.close()  # others may still be about to answer
                     raise UserError(told["problem"]) if told["user"] else RuntimeError(told["problem"])
-                parts = {name: grouped(part) for name, part in grouped(tensors).items()}
+                parts = {name: group_by_first_name(part) for name, part in group_by_first_name(tensors).items()}
                 for client in told["kept"]:
                     state = parts.get("kept", {}).get(str(client), {})
                     self.inner.kept[client] = unflatten(self.types["kept"], state)
-                answers[number] = (told["told"], grouped(tensors))
+                answers[number] = (told["told"], group_by_first_name(tensors))
         return [answers[number] for number in range(len(jobs))]
 
     def replace(self, place: int, job: Job, tries: int) -> None:
@@ -216,7 +219,13 @@ def serve(inner: Loop, connection: Connection, others: Sequence[Connection], par
             return
         try:
             send(
-                connection, *worked(inner, types, job, {name: grouped(part) for name, part in grouped(tensors).items()})
+                connection,
+                *worked(
+                    inner,
+                    types,
+                    job,
+                    {name: group_by_first_name(part) for name, part in group_by_first_name(tensors).items()},
+                ),
             )
         except UserError as problem:
             send(connection, {"problem": str(problem), "user": True}, {})
@@ -235,7 +244,7 @@ def worked(
     downs = {client: messages[place] for client, place in zip(clients, job["downs"], strict=True)}
     inner.kept = {client: unflatten(types["kept"], stored.get(str(client), {})) for client in job["joined"]}
     if job["kind"] == "train":
-        asked = Asked(job["examined"], {int(client): number for client, number in job["epochs"].items()})
+        asked = RoundPlan(job["examined"], {int(client): number for client, number in job["epochs"].items()})
         reports = inner.train_chunk(job["round"], downs, asked)
         told = [
             {

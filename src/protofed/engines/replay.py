@@ -19,9 +19,24 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 PATIENCE = 30
 """How many steps of a kind are taken as they are before one is watched, which takes as long."""
 BOUND = {
-    "add", "bitwise_and", "bitwise_xor", "bmm", "convolution", "div", "eq", "ge", "gt", "mean", "mul", "ne", "neg",
-    "relu", "sub", "sum", "where",
-}  # fmt: skip
+    "add",
+    "bitwise_and",
+    "bitwise_xor",
+    "bmm",
+    "convolution",
+    "div",
+    "eq",
+    "ge",
+    "gt",
+    "mean",
+    "mul",
+    "ne",
+    "neg",
+    "relu",
+    "sub",
+    "sum",
+    "where",
+}
 """Operations that torch.NAME calls in half the time that torch.ops.aten.NAME takes to read its arguments."""
 
 
@@ -30,7 +45,7 @@ class Recorded(NamedTuple):
     gives: TreeSpec
 
 
-class Traced:
+class Replayed:
     """A function of trees of tensors, recorded for each kind of input that comes often, and compiled if asked to.
 
     Nobody may write into what it returns: that may be a constant of the recording, or an input.

@@ -19,24 +19,24 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from protofed import draws
 from protofed.core import Batch
-from protofed.data.augment import changer
 from protofed.engines.layout import ClientsAsChannels, clients_last
-from protofed.training import Optimiser, Outcome, in_training, movable, schedule
+from protofed.examples import changer
+from protofed.training import Optimiser, Outcome, batch_schedule, in_training, trainable_names
 
 if TYPE_CHECKING:
     from protofed.core import AnyMethod, Client, Net, Params, Phase
-    from protofed.training import Training
+    from protofed.training import TrainSection
 
 Step = Callable[..., Any]
 MakeStep = Callable[[Any, Callable[[], Step]], Step]
 """Gives the step for a key: a new one by the function, or one that it kept."""
 
 
-class Shared:
+class StackedTrees:
     """Trees of tensors of several clients: one and the same tree is shared, others are stacked leaf by leaf."""
 
     def __init__(self, trees: Sequence[Any]) -> None:
-        leaves, specs = zip(*(tree_flatten(in_order(tree)) for tree in trees), strict=True)
+        leaves, specs = zip(*(tree_flatten(with_sorted_names(tree)) for tree in trees), strict=True)
         self.spec = specs[0]
         columns = list(zip(*leaves, strict=True))
         one = all(tree is trees[0] for tree in trees)  # of the whole tree: single tensors lose that on a wire
@@ -62,62 +62,92 @@ class Shared:
         return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]
 
 
-def in_order(tree: Any) -> Any:
+def with_sorted_names(tree: Any) -> Any:
     """A tree with the names of its dicts sorted: those that come from a wire have another order."""
     if isinstance(tree, dict):
-        return {key: in_order(tree[key]) for key in sorted(tree)}
+        return {key: with_sorted_names(tree[key]) for key in sorted(tree)}
     if hasattr(tree, "_replace"):
-        return tree._replace(**{key: in_order(part) for key, part in tree._asdict().items()})
+        return tree._replace(**{key: with_sorted_names(part) for key, part in tree._asdict().items()})
     return tree
 
 
-def shapes(tree: Any) -> tuple[Any, ...]:
+def tree_shapes(tree: Any) -> tuple[Any, ...]:
     """What must be equal for trees to be stacked."""
-    leaves, spec = tree_flatten(in_order(tree))
+    leaves, spec = tree_flatten(with_sorted_names(tree))
     return (str(spec), *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))
 
 
 def train_together(
-    method: AnyMethod, clients: Sequence[Client], starts: Sequence[Params], downs: Sequence[Any], kepts: Sequence[Any],
-    phases: Sequence[Sequence[Phase]], training: Training, make_step: MakeStep, purpose: str = "batches",
-) -> list[Outcome]:  # fmt: skip
+    method: AnyMethod,
+    clients: Sequence[Client],
+    starts: Sequence[Params],
+    downs: Sequence[Any],
+    kepts: Sequence[Any],
+    phases: Sequence[Sequence[Phase]],
+    training: TrainSection,
+    make_step: MakeStep,
+    purpose: str = "batches",
+) -> list[Outcome]:
     """Train clients with equal nets and messages of equal shapes: for each what `local.train` gives, to rounding.
 
     Their phases train the same parts, for any numbers of epochs.
     """
     net = clients[0].net
     plans = [
-        schedule(client, client.examples, own, training, purpose) for client, own in zip(clients, phases, strict=True)
+        batch_schedule(client, client.examples, own, training, purpose)
+        for client, own in zip(clients, phases, strict=True)
     ]
     outcomes = [Outcome({name: value.clone() for name, value in start.items()}) for start in starts]
     with in_training(net):
         for number, phase in enumerate(phases[0]):
-            moving = movable(net, starts[0], phase)
+            moving = trainable_names(net, starts[0], phase)
             order = sorted(range(len(clients)), key=lambda place: -sum(map(len, plans[place][number])))
-            down, kept = Shared([downs[place] for place in order]), Shared([kepts[place] for place in order])
+            down, kept = (
+                StackedTrees([downs[place] for place in order]),
+                StackedTrees([kepts[place] for place in order]),
+            )
             step = make_step(
-                (id(net), down.key, kept.key, shapes(starts[0])), partial(stepper, method, net, training, down, kept)
+                (id(net), down.key, kept.key, tree_shapes(starts[0])),
+                partial(stepper, method, net, training, down, kept),
             )
             Phased(
-                [clients[place] for place in order], [outcomes[place] for place in order],
-                [plans[place][number] for place in order], down, kept, moving, training, purpose, step,
-            ).run()  # fmt: skip
+                [clients[place] for place in order],
+                [outcomes[place] for place in order],
+                [plans[place][number] for place in order],
+                down,
+                kept,
+                moving,
+                training,
+                purpose,
+                step,
+            ).run()
     return outcomes
 
 
-def stepper(method: AnyMethod, net: Net, training: Training, downs: Shared, kepts: Shared) -> Step:
+def stepper(method: AnyMethod, net: Net, training: TrainSection, downs: StackedTrees, kepts: StackedTrees) -> Step:
     """One step of one client, mapped over clients: new parameters and optimiser state, the loss's terms, observed."""
 
     def one(
-        moving: Params, state: Any, fixed: Params, x: Tensor, y: Tensor, weight: Tensor, key: Tensor,
-        down: list[Tensor], kept: list[Tensor], lr: Tensor,
-    ) -> Any:  # fmt: skip
+        moving: Params,
+        state: Any,
+        fixed: Params,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor,
+        down: list[Tensor],
+        kept: list[Tensor],
+        lr: Tensor,
+    ) -> Any:
         def total(moving: Params) -> tuple[Tensor, Any]:
             with draws.DerivedDropout(key), ClientsAsChannels():
                 loss = method.loss(
-                    net, fixed | moving, Batch(x, y, weight), tree_unflatten(down, downs.spec),
+                    net,
+                    fixed | moving,
+                    Batch(x, y, weight),
+                    tree_unflatten(down, downs.spec),
                     tree_unflatten(kept, kepts.spec),
-                )  # fmt: skip
+                )
             return loss.total, (loss.terms, loss.observed)
 
         grads, seen = grad(total, has_aux=True)(moving)
@@ -131,9 +161,17 @@ class Phased:
     """One phase of a stack; clients are sorted by their numbers of steps, the longest first."""
 
     def __init__(
-        self, clients: Sequence[Client], outcomes: Sequence[Outcome], plans: Sequence[list[list[Tensor]]], down: Shared,
-        kept: Shared, moving: list[str], training: Training, purpose: str, step: Step,
-    ) -> None:  # fmt: skip
+        self,
+        clients: Sequence[Client],
+        outcomes: Sequence[Outcome],
+        plans: Sequence[list[list[Tensor]]],
+        down: StackedTrees,
+        kept: StackedTrees,
+        moving: list[str],
+        training: TrainSection,
+        purpose: str,
+        step: Step,
+    ) -> None:
         self.clients, self.outcomes, self.down, self.kept = clients, outcomes, down, kept
         self.moving, self.training, self.purpose, self.step = moving, training, purpose, step
         self.flat = [[positions for epoch in plan for positions in epoch] for plan in plans]

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from protofed.errors import UserError
-from protofed.experiment.folder import write
-from protofed.messages import grouped, to_bytes, unflatten
+from protofed.experiment.folder import write_atomically
+from protofed.messages import group_by_first_name, to_bytes, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,23 +30,25 @@ class Stored(NamedTuple):
     damaged: list[str]
 
 
-def store(where: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
+def write_checkpoint(where: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
     """Write the state after so many rounds; of the older ones the newest stays, in case this one is damaged."""
     content = to_bytes({"server": server, "kept": {str(client): state for client, state in kept.items()}})
     name = f"{rounds:06d}"
-    write(where / f"{name}.safetensors", content)
+    write_atomically(where / f"{name}.safetensors", content)
     about = {
         "rounds": rounds,
         "clients": sorted(kept),
         "sha256": hashlib.sha256(content).hexdigest(),
         "experiment": experiment,
     }
-    write(where / f"{name}.json", json.dumps({**about, "check": checksum(about)}).encode())
-    newest = stored(where)[:2]
-    remove(where, {path.stem for path in (*where.glob("*.json"), *where.glob("*.safetensors"))} - set(newest))
+    write_atomically(where / f"{name}.json", json.dumps({**about, "check": checksum(about)}).encode())
+    newest = checkpoint_names(where)[:2]
+    remove_checkpoints(
+        where, {path.stem for path in (*where.glob("*.json"), *where.glob("*.safetensors"))} - set(newest)
+    )
 
 
-def remove(where: Path, names: Iterable[str]) -> None:
+def remove_checkpoints(where: Path, names: Iterable[str]) -> None:
     """Take checkpoints away; the JSON first, without which the tensors do not count."""
     for name in names:
         (where / f"{name}.json").unlink(missing_ok=True)
@@ -58,16 +60,16 @@ def checksum(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def stored(where: Path) -> list[str]:
+def checkpoint_names(where: Path) -> list[str]:
     """The names of the checkpoints there are, the newest first."""
     return sorted(
         (path.stem for path in where.glob("*.json") if re.fullmatch(r"\d{6,}", path.stem)), key=int, reverse=True
     )
 
 
-def latest(where: Path, method: AnyMethod, experiment: str) -> Stored | None:
+def latest_checkpoint(where: Path, method: AnyMethod, experiment: str) -> Stored | None:
     """The newest whole state; None if there never was one."""
-    names = stored(where)
+    names = checkpoint_names(where)
     types = method.types()
     for place, name in enumerate(names):
         try:
@@ -76,14 +78,14 @@ def latest(where: Path, method: AnyMethod, experiment: str) -> Stored | None:
             check = about.pop("check")
             if check != checksum(about) or hashlib.sha256(content).hexdigest() != about["sha256"]:
                 continue
-            parts = grouped(load(content))
+            parts = group_by_first_name(load(content))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
             continue
         if about["experiment"] != experiment:
             raise UserError(
                 f"{where} does not fit config.toml, which has changed since. Start a new run with another --out."
             )
-        states = grouped(parts.get("kept", {}))
+        states = group_by_first_name(parts.get("kept", {}))
         try:
             kept = {client: unflatten(types["kept"], states.get(str(client), {})) for client in about["clients"]}
             server = unflatten(types["server"], parts.get("server", {}))

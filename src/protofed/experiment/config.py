@@ -18,11 +18,20 @@ from protofed.data.partitions import PARTITIONS
 from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
-from protofed.experiment.options import check, known, options, written
-from protofed.experiment.sections import Data, EngineChoice, Eval, Given, NetChoice, NetKeys, Run, System
+from protofed.experiment.options import check, check_name, options, toml_value
+from protofed.experiment.sections import (
+    DataSection,
+    EngineSection,
+    EvalSection,
+    GivenInPython,
+    NetChoice,
+    NetKeys,
+    RunSection,
+    SystemSection,
+)
 from protofed.methods import METHODS
 from protofed.nets import NETS
-from protofed.training import Training
+from protofed.training import TrainSection
 
 DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """What a section is when it has no name."""
@@ -30,9 +39,14 @@ GIVEN = "given"
 """The name of data, partition and nets that a `protofed.Federation` brings along: arrays and modules, from Python."""
 
 MAY_CHANGE = (
-    "run.rounds", "run.checkpoint_every", "run.trace_every", "run.tensorboard", "data.root", "engine.workers",
+    "run.rounds",
+    "run.checkpoint_every",
+    "run.trace_every",
+    "run.tensorboard",
+    "data.root",
+    "engine.workers",
     "engine.reason",
-)  # fmt: skip
+)
 """What may change when a run is resumed: the result is the same."""
 
 
@@ -40,17 +54,17 @@ MAY_CHANGE = (
 class Config:
     """A whole experiment, resolved."""
 
-    run: Run
-    data: Data
+    run: RunSection
+    data: DataSection
     partition_name: str
     partition: Partition
     nets: tuple[NetChoice, ...]
     method_name: str
     method: AnyMethod
-    train: Training
-    eval: Eval
-    system: System
-    engine: EngineChoice
+    train: TrainSection
+    eval: EvalSection
+    system: SystemSection
+    engine: EngineSection
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Config:
@@ -62,27 +76,27 @@ class Config:
                 what = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
                 problems.append(f"[{name}]: {what}. {did_you_mean(name, sections)}")
             elif name != "net" and not isinstance(value, Mapping):
-                problems.append(f"[{name}]: got {written(value)}, must be a table of keys")
+                problems.append(f"[{name}]: got {toml_value(value)}, must be a table of keys")
         tables = {name: value for name, value in table.items() if isinstance(value, Mapping) or name == "net"}
         got = {name: tables.get(name, {}) for name in sections}
-        data = check("data", Data, got["data"], problems)
+        data = check("data", DataSection, got["data"], problems)
         if data and data.name != GIVEN:
-            known("data.name", data.name, SOURCES, problems)
-        engine = check("engine", EngineChoice, got["engine"], problems)
-        own: dict[str, type[Any]] = {GIVEN: Given} if data and data.name == GIVEN else {}
+            check_name("data.name", data.name, SOURCES, problems)
+        engine = check("engine", EngineSection, got["engine"], problems)
+        own: dict[str, type[Any]] = {GIVEN: GivenInPython} if data and data.name == GIVEN else {}
         partition_name, partition = named("partition", {**PARTITIONS, **own}, got["partition"], problems)
         method_name, method = named("method", METHODS, got["method"], problems)
         config = cls(
-            run=check("run", Run, got["run"], problems),
+            run=check("run", RunSection, got["run"], problems),
             data=data,
             partition_name=partition_name,
             partition=partition,
             nets=net_choices(got["net"], {**NETS, **own}, problems),
             method_name=method_name,
             method=method,
-            train=check("train", Training, got["train"], problems),
-            eval=check("eval", Eval, got["eval"], problems),
-            system=check("system", System, got["system"], problems),
+            train=check("train", TrainSection, got["train"], problems),
+            eval=check("eval", EvalSection, got["eval"], problems),
+            system=check("system", SystemSection, got["system"], problems),
             engine=engine,
         )
         if problems:
@@ -98,9 +112,9 @@ class Config:
     @classmethod
     def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
         """Read an experiment file (none: the defaults) and change it by "section.key=value" words."""
-        table = read(Path(file)) if file else {}
+        table = read_toml(Path(file)) if file else {}
         names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
-        problems = [problem for word in names_first if (problem := change(table, word))]
+        problems = [problem for word in names_first if (problem := apply_set(table, word))]
         try:
             made = cls.of(table)
         except ConfigError as wrong:
@@ -141,7 +155,7 @@ class Config:
         }
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """What differs between two experiments and matters: keys, or whole sections where another thing is named."""
     different = []
     for section, old in before.items():
@@ -153,7 +167,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [key for key in different if key not in MAY_CHANGE]
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     if path.is_dir():
         raise UserError(f"{path} is a folder, not an experiment file. To repeat a run, give {path / 'config.toml'}.")
@@ -167,7 +181,7 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
 
 
-def change(table: dict[str, Any], word: str) -> str | None:
+def apply_set(table: dict[str, Any], word: str) -> str | None:
     """Put a "section.key=value" word into the table; what is wrong with the word, if anything.
 
     A value is read as TOML, or else as text. A new `name` drops the section's other keys: they were the old one's.
@@ -195,7 +209,7 @@ def named(
 ) -> tuple[str, Any]:
     """The thing a section names, made with the section's other keys."""
     name = table.get("name", DEFAULT[section.partition("[")[0]])
-    if not known(f"{section}.name", name, registry, problems):
+    if not check_name(f"{section}.name", name, registry, problems):
         return str(name), None
     return name, check(
         section, registry[name], {key: value for key, value in table.items() if key != "name"}, problems, name
@@ -206,7 +220,7 @@ def net_choices(got: Any, registry: Mapping[str, type[Any]], problems: list[str]
     """The nets of [net], or of several [[net]]."""
     tables = got if isinstance(got, list) else [got]
     if not tables or not all(isinstance(table, Mapping) for table in tables):
-        problems.append(f"[net]: got {written(got)}, must be a table with a name, or a list of them ([[net]])")
+        problems.append(f"[net]: got {toml_value(got)}, must be a table with a name, or a list of them ([[net]])")
         return ()
     choices = []
     for number, table in enumerate(tables, 1):

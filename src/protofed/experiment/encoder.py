@@ -15,21 +15,21 @@ from protofed.data.dataset import Dataset
 from protofed.engines.threads import one_thread
 from protofed.errors import ConfigError, UserError
 from protofed.examples import Examples
-from protofed.experiment.folder import write
-from protofed.experiment.options import check, known
-from protofed.nets import NETS, make, weights
+from protofed.experiment.folder import write_atomically
+from protofed.experiment.options import check, check_name
+from protofed.nets import NETS, make_net, weights
 
 
-def encoded(data: Dataset, path: str) -> Dataset:
+def encode_dataset(data: Dataset, path: str) -> Dataset:
     """The dataset with features [n, dim] in the place of its inputs; a file of `export` or `pretrain` says how."""
-    layers, about = weights.read_with_metadata(path)
+    layers, about = weights.read_weights_and_metadata(path)
     train, test = (shown(part, weights.inputs(about)) for part in (data.train, data.test))
     design = weights.design(about, path)
     name, problems = design.pop("name", None), list[str]()
-    made = check("encoder", NETS[name], design, problems) if known("data.encoder", name, NETS, problems) else None
+    made = check("encoder", NETS[name], design, problems) if check_name("data.encoder", name, NETS, problems) else None
     if problems or made is None:
         raise ConfigError(problems)
-    net = make(name, made, train.shape, data.classes).starting_from(
+    net = make_net(name, made, train.shape, data.classes).starting_from(
         {key: value for key, value in layers.items() if key.startswith("body.")}
     )
     missing = [name for name in net.shapes if name.startswith("body.") and name not in net.layers]
@@ -51,7 +51,7 @@ def encoded(data: Dataset, path: str) -> Dataset:
         content = io.BytesIO()
         np.save(content, features, allow_pickle=False)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write(file, content.getvalue())
+        write_atomically(file, content.getvalue())
     if not np.isfinite(features).all():
         raise UserError(f"data.encoder: {path} gives features that are not finite numbers. Train it anew.")
     seen = Examples.of(features[: len(train)], train.labels.numpy()).by_own_statistics()  # an encoder's vary little

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from protofed.data.labels import names, numbered
-from protofed.data.partitions.base import Part, a_share
+from protofed.data.partitions.base import Holding, stratified_share
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN, Config
-from protofed.experiment.members import Members, equipped, warmed
-from protofed.experiment.sections import Data, Given, NetChoice
-from protofed.nets.own import Own
+from protofed.experiment.members import Members, build_nets, load_net_weights
+from protofed.experiment.sections import DataSection, GivenInPython, NetChoice
+from protofed.nets.own import OwnNet
 
 if TYPE_CHECKING:
     from protofed.experiment.results import Result
@@ -40,9 +40,13 @@ class Federation:
     """
 
     def __init__(
-        self, data: Sequence[tuple[Any, Any]], test: Sequence[tuple[Any, Any] | None] | None = None,
-        classes: int | Sequence[str | int] | None = None, nets: Sequence[Any] | None = None, name: str = "own data",
-    ) -> None:  # fmt: skip
+        self,
+        data: Sequence[tuple[Any, Any]],
+        test: Sequence[tuple[Any, Any] | None] | None = None,
+        classes: int | Sequence[str | int] | None = None,
+        nets: Sequence[Any] | None = None,
+        name: str = "own data",
+    ) -> None:
         if isinstance(nets, nn.Module | tuple) or callable(nets):
             raise UserError(f"nets: got a {type(nets).__name__}; must be a list of nets, as nets=[net].")
         data = list(data)
@@ -53,23 +57,23 @@ class Federation:
         if nets is not None and len(nets) not in (1, len(data)):
             raise UserError(f"nets: got {len(nets)} for {len(data)} clients. Give one for all, or one for each.")
         self.name = name
-        train = [pair(given, f"data[{client}]") for client, given in enumerate(data)]
+        train = [as_pair_of_arrays(given, f"data[{client}]") for client, given in enumerate(data)]
         shapes = [x.shape[1:] for x, _ in train if x.ndim > 1]
         if not shapes:
             raise UserError("data: no client has inputs of shape [n, ...].")
         train = [(x if x.ndim > 1 else np.zeros((0, *shapes[0]), np.float32), y) for x, y in train]
         if test is None:
-            masks = [a_share(y, 0.2, random_state("held out", client)) for client, (_, y) in enumerate(train)]
+            masks = [stratified_share(y, 0.2, random_state("held out", client)) for client, (_, y) in enumerate(train)]
             exam = [(x[mask], y[mask]) for (x, y), mask in zip(train, masks, strict=True)]
             train = [(x[~mask], y[~mask]) for (x, y), mask in zip(train, masks, strict=True)]
-            self.parts = tuple(Part(np.flatnonzero(~mask), np.flatnonzero(mask)) for mask in masks)
+            self.parts = tuple(Holding(np.flatnonzero(~mask), np.flatnonzero(mask)) for mask in masks)
         else:
             exam = [
-                (x[:0], y[:0]) if given is None else examined(pair(given, f"test[{client}]"), x)
+                (x[:0], y[:0]) if given is None else examined(as_pair_of_arrays(given, f"test[{client}]"), x)
                 for client, (given, (x, y)) in enumerate(zip(test, train, strict=True))
             ]
             self.parts = tuple(
-                Part(np.arange(len(y)), np.arange(len(b))) for (_, y), (_, b) in zip(train, exam, strict=True)
+                Holding(np.arange(len(y)), np.arange(len(b))) for (_, y), (_, b) in zip(train, exam, strict=True)
             )
             for client, ((a, _), (b, _)) in enumerate(zip(train, exam, strict=True)):
                 if a.shape[1:] != b.shape[1:]:
@@ -90,7 +94,7 @@ class Federation:
         for client, (net, examples) in enumerate(zip(given, self.train, strict=True)):
             if (id(net), examples.shape) not in made:
                 place = f"nets[{client if len(nets) > 1 else 0}]"
-                made[id(net), examples.shape] = Own.net(net, place, examples.shape, len(self.labels))
+                made[id(net), examples.shape] = OwnNet.net(net, place, examples.shape, len(self.labels))
         return tuple(made[id(net), examples.shape] for net, examples in zip(given, self.train, strict=True))
 
     def __len__(self) -> int:
@@ -105,15 +109,19 @@ class Federation:
         ):
             if value != usual:
                 raise UserError(f"{key}: got {value}; that is for named data. A federation's arrays are used as given.")
-        given: Any = Given()
+        given: Any = GivenInPython()
         nets = config.nets if self.nets is None else (NetChoice(GIVEN, given),)
-        data = Data(GIVEN, clients=len(self))
+        data = DataSection(GIVEN, clients=len(self))
         return replace(config, data=data, partition_name=GIVEN, partition=given, nets=nets)
 
     def members(self, config: Config) -> Members:
         """Who there is, with the experiment's nets if none were given; all clients' test sets are the balanced one."""
         shapes = [examples.shape for examples in self.train]
-        made = warmed(config, equipped(config, shapes, len(self.labels))) if self.nets is None else (self.nets, ())
+        made = (
+            load_net_weights(config, build_nets(config, shapes, len(self.labels)))
+            if self.nets is None
+            else (self.nets, ())
+        )
         return Members(self.name, self.labels, made[0], self.train, self.test, self.test, self.parts, notes=made[1])
 
     def run(self, config: Any = None, out: str | Path | None = None, **more: Any) -> Result:
@@ -128,7 +136,7 @@ def examined(test: Pair, x: np.ndarray) -> Pair:
     return test if len(test[1]) else (x[:0], test[1])
 
 
-def array(given: Any, whose: str) -> np.ndarray:
+def as_array(given: Any, whose: str) -> np.ndarray:
     """An array as this machine has it; of Python objects only if they are all text."""
     try:
         given = given.detach().cpu() if isinstance(given, Tensor) else given
@@ -142,11 +150,11 @@ def array(given: Any, whose: str) -> np.ndarray:
         raise UserError(f"{whose}: it cannot be read as an array: {problem}.") from problem
 
 
-def pair(given: Any, whose: str) -> Pair:
+def as_pair_of_arrays(given: Any, whose: str) -> Pair:
     """A client's inputs and labels as arrays that fit each other."""
     if not (isinstance(given, tuple | list) and len(given) == 2):
         raise UserError(f"{whose}: got a {type(given).__name__}; must be a pair (x, y).")
-    x, y = (array(part, whose) for part in given)
+    x, y = (as_array(part, whose) for part in given)
     if not y.size and not x.size and y.ndim == 1:
         return x.astype(np.float32), y.astype(np.int64)
     if x.dtype.kind not in "biuf":

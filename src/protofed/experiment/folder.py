@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 LOCK = ".lock"
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value as JSON has it: what is not a finite number is null."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [json_value(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is, at any moment, either the old one or the new one, whole."""
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -137,11 +137,11 @@ class Folder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Everything that was asked for, defaults included."""
-        write(self.path / "config.toml", tomli_w.dumps(config).encode())
+        write_atomically(self.path / "config.toml", tomli_w.dumps(config).encode())
 
     def write_partition(self, partition: Mapping[str, Any]) -> None:
         """Who holds what."""
-        write(self.path / "partition.json", json.dumps(partition).encode())
+        write_atomically(self.path / "partition.json", json.dumps(partition).encode())
 
     def partition(self) -> dict[str, Any] | None:
         """Who holds what; None if the run was stopped before it was written."""
@@ -150,12 +150,14 @@ class Folder:
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """All rounds so far, in place of whatever is there."""
-        write(self.path / "rounds.jsonl", "".join(f"{json.dumps(plain(dict(row)))}\n" for row in rows).encode())
+        write_atomically(
+            self.path / "rounds.jsonl", "".join(f"{json.dumps(json_value(dict(row)))}\n" for row in rows).encode()
+        )
 
     def add_round(self, row: Mapping[str, Any]) -> None:
         """One more line."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(plain(dict(row)))}\n")
+            file.write(f"{json.dumps(json_value(dict(row)))}\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -173,7 +175,7 @@ class Folder:
     def write_trace(self, rounds: int, prototypes: Prototypes) -> None:
         """The server's prototypes after so many rounds."""
         self.traces.mkdir(exist_ok=True)
-        write(self.traces / f"{rounds:06d}.safetensors", to_bytes(prototypes))
+        write_atomically(self.traces / f"{rounds:06d}.safetensors", to_bytes(prototypes))
 
     def traced(self) -> list[int]:
         """The rounds (from 1) whose prototypes were kept."""
@@ -208,9 +210,9 @@ class Folder:
         table = csv.DictWriter(text, list(clients[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(clients)
-        write(self.path / "clients.csv", text.getvalue().encode())
-        write(self.path / "reach.json", json.dumps(plain(dict(reach))).encode())
-        write(self.path / "result.json", (json.dumps(plain(dict(result)), indent=2) + "\n").encode())
+        write_atomically(self.path / "clients.csv", text.getvalue().encode())
+        write_atomically(self.path / "reach.json", json.dumps(json_value(dict(reach))).encode())
+        write_atomically(self.path / "result.json", (json.dumps(json_value(dict(result)), indent=2) + "\n").encode())
 
     def result(self) -> dict[str, Any]:
         """The final figures of a finished run."""

@@ -11,22 +11,22 @@ import numpy as np
 import torch
 
 from protofed.core import AnyMethod, Client, Net, Site
-from protofed.data.partitions.base import Part, a_share
+from protofed.data.partitions.base import Holding, stratified_share
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN
-from protofed.experiment.encoder import encoded
-from protofed.nets import make
-from protofed.nets.weights import read
+from protofed.experiment.encoder import encode_dataset
+from protofed.nets import make_net
+from protofed.nets.weights import read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from protofed.data.dataset import Dataset
     from protofed.experiment.config import Config
-    from protofed.experiment.sections import Eval
+    from protofed.experiment.sections import EvalSection
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Members:
     train: tuple[Examples, ...]
     test: tuple[Examples, ...]
     balanced: tuple[Examples, ...]  # several where the inputs' shapes or constants differ
-    parts: tuple[Part, ...]
+    parts: tuple[Holding, ...]
     validation: tuple[Examples, ...] = ()  # () where nobody has any
     groups: tuple[str, ...] = ()  # for each client where its data come from; () or "" where that is not one place
     remark: str = ""  # to be said wherever a result is shown: "subset", "re-made"
@@ -55,10 +55,10 @@ class Members:
             )
         data = SOURCES[config.data.name](config.data.root)
         data = data.limited(config.data.limit, config.run.seed) if config.data.limit else data
-        data = encoded(data, config.data.encoder) if config.data.encoder else data
+        data = encode_dataset(data, config.data.encoder) if config.data.encoder else data
         dealt = config.partition.split(data.holdings(), config.data.clients, config.run.seed)
         parts = tuple(
-            set_aside(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
+            hold_out(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
             for client, part in enumerate(dealt)
         )
         train = [data.train.subset(part.train) for part in parts]
@@ -72,11 +72,20 @@ class Members:
                 for given in (test, validation)
             )
             balanced = tuple(test)  # each client's with its own constants
-        nets, notes = warmed(config, equipped(config, [data.train.shape] * len(parts), data.classes))
+        nets, notes = load_net_weights(config, build_nets(config, [data.train.shape] * len(parts), data.classes))
         return cls(
-            data.name, data.labels, nets, tuple(train), tuple(test), balanced, parts, tuple(validation),
-            origins(data, parts), data.remark, notes,
-        )  # fmt: skip
+            data.name,
+            data.labels,
+            nets,
+            tuple(train),
+            tuple(test),
+            balanced,
+            parts,
+            tuple(validation),
+            origins(data, parts),
+            data.remark,
+            notes,
+        )
 
     @classmethod
     def remembered(cls, config: Config, partition: Mapping[str, Any]) -> Members:
@@ -88,8 +97,8 @@ class Members:
             )
         nothing = tuple(Examples.none(**client["input"]) for client in partition["clients"])
         labels = tuple(partition["labels"])
-        nets = equipped(config, [examples.shape for examples in nothing], len(labels))
-        parts = tuple(Part(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
+        nets = build_nets(config, [examples.shape for examples in nothing], len(labels))
+        parts = tuple(Holding(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
         groups = tuple(client["group"] for client in partition["clients"])
         return cls(partition["dataset"], labels, nets, nothing, nothing, (), parts, (), groups, partition["remark"])
 
@@ -100,7 +109,7 @@ class Members:
     @property
     def title(self) -> str:
         """The dataset as it is to be called wherever a result is shown."""
-        return titled(self.dataset, self.remark)
+        return dataset_title(self.dataset, self.remark)
 
     def __len__(self) -> int:
         return len(self.nets)
@@ -187,7 +196,7 @@ class Members:
         return f"clients {', '.join(told)}"
 
 
-def titled(dataset: str, remark: str) -> str:
+def dataset_title(dataset: str, remark: str) -> str:
     """A dataset with what must be said about it.
 
     >>> titled("synthdigits", "re-made")
@@ -196,18 +205,18 @@ def titled(dataset: str, remark: str) -> str:
     return f"{dataset} ({remark})" if remark else dataset
 
 
-def set_aside(part: Part, labels: np.ndarray, how: Eval, seed: int, client: int) -> Part:
+def hold_out(part: Holding, labels: np.ndarray, how: EvalSection, seed: int, client: int) -> Holding:
     """A client's part with its own test set and validation set taken from its training examples, if asked for."""
     if how.test == "own" and not part.own:
-        held = a_share(labels[part.train], 0.2, random_state(seed, "own test", client))
+        held = stratified_share(labels[part.train], 0.2, random_state(seed, "own test", client))
         part = part._replace(train=part.train[~held], test=part.train[held], own=True)
     if how.validation and not len(part.validation):
-        held = a_share(labels[part.train], how.validation, random_state(seed, "validation", client))
+        held = stratified_share(labels[part.train], how.validation, random_state(seed, "validation", client))
         part = part._replace(train=part.train[~held], validation=part.train[held])
     return part
 
 
-def origins(data: Dataset, parts: Sequence[Part]) -> tuple[str, ...]:
+def origins(data: Dataset, parts: Sequence[Holding]) -> tuple[str, ...]:
     """For each client where its data come from, if it is one place."""
     if data.train_group is None:
         return ()
@@ -215,27 +224,27 @@ def origins(data: Dataset, parts: Sequence[Part]) -> tuple[str, ...]:
     return tuple(data.groups[own[0]] if len(own) == 1 and data.groups else "" for own in places)
 
 
-def equipped(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:
+def build_nets(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:
     """The nets of an experiment shared out among clients with inputs of these shapes."""
     designs = [choice.design for choice in config.nets]
-    counts = shared_out([choice.share for choice in config.nets], len(shapes))
+    counts = counts_by_share([choice.share for choice in config.nets], len(shapes))
     places = [place for place, count in enumerate(counts) for _ in range(count)]
     wanted = list(zip(places, shapes, strict=True))
     made = {
-        (place, shape): make(config.nets[place].name, designs[place], shape, classes, designs)
+        (place, shape): make_net(config.nets[place].name, designs[place], shape, classes, designs)
         for place, shape in dict.fromkeys(wanted)
     }
     return tuple(made[want] for want in wanted)
 
 
-def warmed(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, ...], tuple[str, ...]]:
+def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, ...], tuple[str, ...]]:
     """The nets with the layers that files give them, and a report of what matched."""
-    counts = shared_out([choice.share for choice in config.nets], len(nets))
+    counts = counts_by_share([choice.share for choice in config.nets], len(nets))
     files = [choice.weights for choice, count in zip(config.nets, counts, strict=True) for _ in range(count)]
     made: dict[tuple[Net, str], Net] = {}
     notes = []
     for net, file in dict.fromkeys(zip(nets, files, strict=True)):
-        made[net, file] = net.starting_from(read(file)) if file else net
+        made[net, file] = net.starting_from(read_weights(file)) if file else net
         if file:
             left = [name for name in net.shapes if name not in made[net, file].layers]
             rest = f"; at random: {', '.join(left)}" if left else ""
@@ -245,7 +254,7 @@ def warmed(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, ...], tupl
     return tuple(made[key] for key in zip(nets, files, strict=True)), tuple(notes)
 
 
-def shared_out(shares: list[float], clients: int) -> list[int]:
+def counts_by_share(shares: list[float], clients: int) -> list[int]:
     """How many clients each share gets: largest remainders, the first one first.
 
     >>> shared_out([1, 1, 1], 20)

@@ -34,7 +34,7 @@ PLAIN_WORDS = {
 }
 
 
-def written(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A value as one writes it in an experiment file.
 
     >>> print(written("l2"), written((8, 4)), written(True), written(float("nan")))
@@ -43,7 +43,7 @@ def written(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -67,11 +67,11 @@ def options(thing: Any) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(thing).items()}
 
 
-def known(key: str, name: Any, registry: Mapping[str, Any], problems: list[str]) -> bool:
+def check_name(key: str, name: Any, registry: Mapping[str, Any], problems: list[str]) -> bool:
     """Is it one of the registered names? If not, say so."""
     if name is None or (isinstance(name, str) and name in registry):
         return name is not None
-    problems.append(f"{key}: there is no {written(name)}. {did_you_mean(str(name), registry)}")
+    problems.append(f"{key}: there is no {toml_value(name)}. {did_you_mean(str(name), registry)}")
     return False
 
 
@@ -80,18 +80,18 @@ def check(
 ) -> Section:
     """A section's dataclass from its table; problems are added to the list."""
     try:
-        checked = model(kind)(**{key: plain(value) for key, value in table.items()})
+        checked = model(kind)(**{key: without_numpy(value) for key, value in table.items()})
     except ValidationError as wrong:
         owner = f"{section} {name}" if name else f"[{section}]"
-        problems += [explain(section, owner, kind, dict(error)) for error in wrong.errors()]
+        problems += [explain_problem(section, owner, kind, dict(error)) for error in wrong.errors()]
         return cast("Section", None)  # never used: the problems are raised before
     return kind(**checked.model_dump())
 
 
-def plain(value: Any) -> Any:
+def without_numpy(value: Any) -> Any:
     """A value as the dataclasses have it: lists are tuples, numpy's numbers are numbers."""
     if isinstance(value, list | tuple):
-        return tuple(map(plain, value))
+        return tuple(map(without_numpy, value))
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -103,7 +103,7 @@ def model(kind: Any) -> type[BaseModel]:
     return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **kinds)
 
 
-def explain(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
+def explain_problem(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
     """One problem in words: the key, what was got, what would do."""
     key, got = str(error["loc"][0]), error["input"]
     if error["type"] == "extra_forbidden":
@@ -111,8 +111,8 @@ def explain(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> st
         return f"{section}.{key}: unknown key. " + (did_you_mean(key, keys) if keys else f"{owner} has no options.")
     if error["type"] == "literal_error":
         words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
-        return f"{section}.{key}: got {written(got)}. {did_you_mean(str(got), words)}"
+        return f"{section}.{key}: got {toml_value(got)}. {did_you_mean(str(got), words)}"
     wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     for technical, said in PLAIN_WORDS.items():
         wish = re.sub(technical, said, wish)
-    return f"{section}.{key}: got {written(got)}, {wish}"
+    return f"{section}.{key}: got {toml_value(got)}, {wish}"

@@ -6,40 +6,20 @@ counts as often as the client has it. Beside them `all`: every example counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from protofed.measures.accuracy import hit
-from protofed.net import EVALUATE
+from protofed.engines.scoring import Hits, fitting
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from protofed.examples import Examples
 
-Hits = dict[str, list[int]]
-"""By each way to predict, how many examples of each class get the right answer."""
-KEYS = ("v", "l", "all")
+PERSONAL_KEYS = ("v", "l", "all")
 Personal = dict[str, dict[int, dict[str, float | None]]]
 """By each way to predict and each client its accuracies."""
-
-
-@torch.no_grad()
-def class_hits(answer: Callable[[Tensor], dict[str, Tensor]], parts: Sequence[Examples], classes: int) -> Hits:
-    """Of the examples of all parts."""
-    right: dict[str, Tensor] = {}
-    for x, y in (batch for part in parts for batch in part.batches(EVALUATE)):
-        for way, scores in answer(x).items():
-            right[way] = right.get(way, 0) + torch.bincount(y[hit(scores, y)], minlength=classes)
-    return {way: counts.tolist() for way, counts in right.items()}
-
-
-def fitting(parts: Sequence[Examples], shape: tuple[int, ...]) -> list[Examples]:
-    """The parts of a test set that a net for inputs of this shape can be asked about."""
-    return [part for part in parts if part.shape == shape]
 
 
 def weighted(hits: Sequence[int], totals: Sequence[int], weights: Sequence[float]) -> float | None:
@@ -52,7 +32,7 @@ def weighted(hits: Sequence[int], totals: Sequence[int], weights: Sequence[float
     return float(np.dot(weights, hits)) / counted if counted > 0 else None
 
 
-def accuracies(hits: Sequence[int], totals: Sequence[int], held: Sequence[int]) -> dict[str, float | None]:
+def personal_accuracies(hits: Sequence[int], totals: Sequence[int], held: Sequence[int]) -> dict[str, float | None]:
     """A client's accuracies, from its hits and the test set's totals by class, and how many examples of each it holds.
 
     >>> accuracies([8, 2, 4], [10, 10, 10], held=[3, 1, 0])
@@ -75,14 +55,14 @@ def by_client(
         totals = torch.bincount(labels, minlength=classes)
         held = torch.bincount(train[client].labels, minlength=classes).tolist()
         for way, right in ways.items():
-            found.setdefault(way, {})[client] = accuracies(right, totals.tolist(), held)
+            found.setdefault(way, {})[client] = personal_accuracies(right, totals.tolist(), held)
     return found
 
 
-def fairness(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+def mean_and_std(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     """Means over the clients that hold examples, and standard deviations: how fair a method is (Table 2)."""
     found: dict[str, Any] = {}
-    for key in KEYS:
+    for key in PERSONAL_KEYS:
         values = [value for row in rows if (value := row[key]) is not None]
         found |= (
             {key: float(np.mean(values)), f"{key}_std": float(np.std(values))}

@@ -14,25 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from protofed import __version__
-from protofed.engines.engine import Report, Score
+from protofed.engines.engine import Evaluation, Report
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment import checkpoint
+from protofed.experiment.accuracy import Reporting, over_clients
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json
 from protofed.experiment.members import Members
 from protofed.experiment.model import Model
-from protofed.experiment.personal import KEYS, Personal, fairness
-from protofed.measures.accuracy import Reporting, over_clients
-from protofed.messages import Size, size
+from protofed.experiment.personal import PERSONAL_KEYS, Personal, mean_and_std
+from protofed.messages import Size, message_size
 from protofed.prototypes import Prototypes
-from protofed.training import tested
+from protofed.training import params_for_testing
 
 if TYPE_CHECKING:
     from protofed.core import Scores
     from protofed.experiment.federation import Federation
 
-Row = dict[str, Any]
+RoundRow = dict[str, Any]
 
 
 class State(NamedTuple):
@@ -56,7 +56,7 @@ class State(NamedTuple):
         site = members.client(config.run.seed, config.run.rounds - 1, client)
         down, kept = method.broadcast(self.server, client), self.kept[client]
         with one_thread():
-            params = tested(method, site, kept, down, config.train)
+            params = params_for_testing(method, site, kept, down, config.train)
 
         def answer(x: Tensor) -> Scores:
             return method.predict(site.net, params, x, down, kept)
@@ -78,8 +78,8 @@ class Result:
     """What a run gave: `summary` is result.json, `rounds` rounds.jsonl, `clients` clients.csv."""
 
     summary: dict[str, Any]
-    rounds: list[Row]
-    clients: list[Row]
+    rounds: list[RoundRow]
+    clients: list[RoundRow]
     folder: Path | None
     state: State = field(repr=False)
     reach: dict[str, Any] = field(repr=False)
@@ -98,7 +98,7 @@ class Result:
             members = Members.of(config)
         else:
             members = Members.remembered(config, partition)
-        stored = checkpoint.latest(files.checkpoints, config.method, config.digest())
+        stored = checkpoint.latest_checkpoint(files.checkpoints, config.method, config.digest())
         if stored is None:
             raise UserError(f"{files.checkpoints} is empty. Start a new run.")
         if stored.rounds < config.run.rounds:
@@ -127,20 +127,20 @@ class Result:
         return replace(held, reach=self.reach.get(str(held.client))).predict(x, by)
 
 
-def ways(scores: Sequence[Score]) -> list[str]:
+def ways(scores: Sequence[Evaluation]) -> list[str]:
     """Every way to predict that the method has, the two standard ones first."""
     return list(dict.fromkeys(["head", "prototype", *(way for score in scores for way in score.correct)]))
 
 
-def spread(scores: Sequence[Score], way: str, reporting: Reporting) -> dict[str, float] | None:
+def spread(scores: Sequence[Evaluation], way: str, reporting: Reporting) -> dict[str, float] | None:
     """Mean and standard deviation over clients of one way to predict."""
     having = [score for score in scores if way in score.correct]
     return over_clients([score.correct[way] for score in having], [score.total for score in having], reporting)
 
 
-def accuracies(scores: Sequence[Score], reporting: Reporting) -> Row:
+def accuracy_columns(scores: Sequence[Evaluation], reporting: Reporting) -> RoundRow:
     """The accuracies of a round, by way of predicting; null where nothing was tested."""
-    row: Row = {}
+    row: RoundRow = {}
     for way in ways(scores):
         over = spread(scores, way, reporting)
         row |= {f"accuracy_{way}": over and over["mean"], f"accuracy_{way}_std": over and over["std"]}
@@ -154,9 +154,9 @@ def mean_terms(reports: Sequence[Report]) -> dict[str, float]:
     return {name: sum(report.terms.get(name, 0.0) for report in reports) / seen for name in names} if seen else {}
 
 
-def costs(ups: Iterable[Any], downs: Iterable[Any]) -> Row:
+def cost_columns(ups: Iterable[Any], downs: Iterable[Any]) -> RoundRow:
     """What the messages of a round cost, up and down."""
-    up, down = (sum(map(size, messages), Size()) for messages in (ups, downs))
+    up, down = (sum(map(message_size, messages), Size()) for messages in (ups, downs))
     return {
         "up_params": up.params,
         "down_params": down.params,
@@ -166,9 +166,9 @@ def costs(ups: Iterable[Any], downs: Iterable[Any]) -> Row:
     }
 
 
-def summary(
-    config: Config, members: Members, rounds: Sequence[Row], scores: Sequence[Score], personal: Personal
-) -> Row:
+def result_summary(
+    config: Config, members: Members, rounds: Sequence[RoundRow], scores: Sequence[Evaluation], personal: Personal
+) -> RoundRow:
     """The figures of result.json; null is what the method does not have."""
 
     def total(key: str) -> float:
@@ -184,14 +184,14 @@ def summary(
         "accuracy": {way: spread(scores, way, config.eval.reporting) for way in ways(scores)},
         "majority": members.majority(),
         "domains": domains(members, scores),
-        "best": best(rounds),
+        "best": best_round(rounds),
         "global": {
             "accuracy": rounds[-1]["accuracy_global"],
             "prototype": rounds[-1].get("accuracy_global_prototype"),
         },
         "personal": {
-            **fairness(list(personal.get("head", {}).values())),
-            **{way: fairness(list(found.values())) for way, found in personal.items() if way != "head"},
+            **mean_and_std(list(personal.get("head", {}).values())),
+            **{way: mean_and_std(list(found.values())) for way, found in personal.items() if way != "head"},
             "clients": config.eval.clients if personal else None,
         },
         "miou": {"mean": None, "per_class": None},
@@ -212,7 +212,7 @@ def summary(
     }
 
 
-def domains(members: Members, scores: Sequence[Score]) -> Row | None:
+def domains(members: Members, scores: Sequence[Evaluation]) -> RoundRow | None:
     """Mean accuracies over the clients of each domain, hospital, subject, if clients have one each."""
     if not any(members.groups):
         return None
@@ -226,7 +226,7 @@ def domains(members: Members, scores: Sequence[Score]) -> Row | None:
     }
 
 
-def best(rounds: Sequence[Row]) -> Row | None:
+def best_round(rounds: Sequence[RoundRow]) -> RoundRow | None:
     """The round with the highest accuracy on the validation sets, the first one first, and its test accuracies."""
     way = next((way for way in ("head", "prototype") if any(row.get(f"validation_{way}") for row in rounds)), None)
     if way is None:
@@ -239,10 +239,10 @@ def best(rounds: Sequence[Row]) -> Row | None:
     }
 
 
-def client_rows(members: Members, scores: Sequence[Score], personal: Personal) -> list[Row]:
+def client_rows(members: Members, scores: Sequence[Evaluation], personal: Personal) -> list[RoundRow]:
     """The rows of clients.csv."""
 
-    def row(score: Score) -> Row:
+    def row(score: Evaluation) -> RoundRow:
         train = members.train[score.client]
         return {
             "client": score.client,
@@ -258,7 +258,7 @@ def client_rows(members: Members, scores: Sequence[Score], personal: Personal) -
             **{
                 f"personal_{key}" + ("" if way == "head" else f"_{way}"): found.get(score.client, {}).get(key)
                 for way, found in personal.items()
-                for key in KEYS
+                for key in PERSONAL_KEYS
             },
         }
 

@@ -21,9 +21,9 @@ class Roster(NamedTuple):
     slow: dict[int, int]  # who of them is slow, and how many epochs it does
 
 
-def roster(config: Config, members: Members, number: int) -> Roster:
+def draw_roster(config: Config, members: Members, number: int) -> Roster:
     """The clients of round `number`, from 0."""
-    sampled, system = sample(config, members, number), config.system
+    sampled, system = draw_clients(config, members, number), config.system
     generator = draws.generator(config.run.seed, "slow", number, None)
     places = torch.randperm(len(sampled), generator=generator)[: round(system.slow * len(sampled))].tolist()
     epochs = torch.randint(config.train.epochs + 1, (len(places),), generator=generator).tolist()
@@ -33,15 +33,15 @@ def roster(config: Config, members: Members, number: int) -> Roster:
     return Roster(sampled, sampled, slow)
 
 
-def per_round(config: Config, clients: int) -> int:
+def clients_per_round(config: Config, clients: int) -> int:
     """How many clients a round has."""
     wanted = config.run.sample
     return wanted if isinstance(wanted, int) else max(1, round(wanted * clients))
 
 
-def sample(config: Config, members: Members, number: int) -> list[int]:
+def draw_clients(config: Config, members: Members, number: int) -> list[int]:
     """Who is drawn: everybody alike, or in proportion to their examples, who then have some."""
-    clients, count = len(members), per_round(config, len(members))
+    clients, count = len(members), clients_per_round(config, len(members))
     generator = draws.generator(config.run.seed, "sample", number, None)
     sizes = torch.tensor([len(train) for train in members.train], dtype=torch.double)
     if config.run.sampling == "uniform" or not sizes.any():

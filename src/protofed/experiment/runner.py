@@ -10,30 +10,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from protofed.engines.choice import compilable, engine, resolved
-from protofed.engines.engine import Asked, Engine, Part, Score
+from protofed.engines.engine import Engine, Evaluation, RoundPlan, Split
+from protofed.engines.scoring import tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment import checkpoint
-from protofed.experiment.config import MAY_CHANGE, Config, changed
+from protofed.experiment.config import MAY_CHANGE, Config, changed_keys
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
 from protofed.experiment.personal import Personal, by_client
 from protofed.experiment.results import (
     Result,
-    Row,
+    RoundRow,
     State,
-    accuracies,
+    accuracy_columns,
     client_rows,
-    costs,
+    cost_columns,
     mean_terms,
+    result_summary,
     spread,
-    summary,
     ways,
 )
-from protofed.experiment.roster import roster
-from protofed.experiment.tensorboard import Board, must_be_there
-from protofed.measures.accuracy import tally
-from protofed.messages import interned
+from protofed.experiment.roster import draw_roster
+from protofed.experiment.tensorboard import TensorBoard, require_tensorboard
+from protofed.messages import share_equal_messages
 from protofed.trust.guard import sift
 
 if TYPE_CHECKING:
@@ -45,13 +45,17 @@ class Watcher(Protocol):
 
     def started(self, config: Config, members: Members, done: int, notes: Sequence[str]) -> None: ...
 
-    def round(self, row: Row) -> None: ...
+    def round(self, row: RoundRow) -> None: ...
 
 
 def run(
-    config: Config | Mapping[str, Any] | str | Path | None = None, out: str | Path | None = None, *,
-    resume: bool = False, watcher: Watcher | None = None, federation: Federation | None = None,
-) -> Result:  # fmt: skip
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    federation: Federation | None = None,
+) -> Result:
     """Run an experiment: a `Config`, a table of sections, or an experiment file; with `out`, write a run folder.
 
     A `federation` of own arrays takes the place of [data] and [partition], and of [net] if it has nets.
@@ -67,7 +71,7 @@ def run(
     members.admit(config.method_name, config.method)
     config = resolved(config.counted(len(members)), members)
     if config.run.tensorboard and out is not None:
-        must_be_there()
+        require_tensorboard()
     with one_thread(), opened(out, resume, config, members) as folder:
         runner = Runner(config, members, folder)
         try:
@@ -94,7 +98,7 @@ def opened(out: str | Path | None, resume: bool, config: Config, members: Member
 
 def admit(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
     """Refuse to continue another experiment."""
-    if others := changed(Config.load(folder.path / "config.toml").table(), config.table()):
+    if others := changed_keys(Config.load(folder.path / "config.toml").table(), config.table()):
         raise UserError(
             f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE[:-1])}, not {', '.join(others)}. "
             "Start a new run for that."
@@ -120,11 +124,13 @@ class Runner:
         self.config, self.members, self.folder, self.method = config, members, folder, config.method
         self.engine: Engine = engine(resolved(config, members), members)
         self.server = self.method.start(members.server(config.run.seed, 0))
-        self.rounds: list[Row] = []
-        self.scores: list[Score] = []
-        self.board: Board | None = None
+        self.rounds: list[RoundRow] = []
+        self.scores: list[Evaluation] = []
+        self.board: TensorBoard | None = None
         self.last = {
-            client: number for number in range(config.run.rounds) for client in roster(config, members, number).clients
+            client: number
+            for number in range(config.run.rounds)
+            for client in draw_roster(config, members, number).clients
         }
         """the last round of each client that has one"""
         self.notes = list(members.notes)
@@ -147,11 +153,11 @@ class Runner:
 
     def restore(self, folder: Folder) -> None:
         """Continue after the last round whose state is whole, if there is one."""
-        if state := checkpoint.latest(folder.checkpoints, self.method, self.config.digest()):
+        if state := checkpoint.latest_checkpoint(folder.checkpoints, self.method, self.config.digest()):
             done, self.server, kept, damaged = state
             self.engine.restore(kept)
             if damaged:
-                checkpoint.remove(folder.checkpoints, damaged)
+                checkpoint.remove_checkpoints(folder.checkpoints, damaged)
                 self.notes.append(f"damaged, and done again: checkpoint {', '.join(damaged)}")
             self.rounds = [self.as_if_uninterrupted(row) for row in folder.rounds()[:done]]
             if len(self.rounds) < done:
@@ -175,24 +181,26 @@ class Runner:
         if not self.rounds:  # so that there is always one to go back to
             self.store(folder)
         if self.config.run.tensorboard:
-            self.board = Board(folder.path / "tensorboard", self.rounds)
+            self.board = TensorBoard(folder.path / "tensorboard", self.rounds)
 
     def store(self, folder: Folder) -> None:
         """Write the state as it is now."""
-        checkpoint.store(folder.checkpoints, len(self.rounds), self.server, self.engine.state(), self.config.digest())
+        checkpoint.write_checkpoint(
+            folder.checkpoints, len(self.rounds), self.server, self.engine.state(), self.config.digest()
+        )
 
     def due(self, number: int, every: int) -> bool:
         """Is what is done every so many rounds, and after the last one, done after round `number` (from 1)?"""
         return every > 0 and (number % every == 0 or number == self.config.run.rounds)
 
-    def as_if_uninterrupted(self, row: Row) -> Row:
+    def as_if_uninterrupted(self, row: RoundRow) -> RoundRow:
         """A round that was tested only because it was to be the last one, without its test."""
         if asked := row.get("personal"):
             now = {str(client) for client in self.examined(row["round"] - 1)}
             row = {**row, "personal": {client: hits for client, hits in asked.items() if client in now}}
         if self.due(row["round"], self.config.run.eval_every):
             return row
-        untested = {"accuracy_global": None, **accuracies([], self.config.eval.reporting)}
+        untested = {"accuracy_global": None, **accuracy_columns([], self.config.eval.reporting)}
         measured = {key for key in row if key.startswith(("accuracy_", "validation_"))}
         return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
 
@@ -218,7 +226,7 @@ class Runner:
             self.scores = self.evaluate(self.config.run.rounds - 1)
         state = State(self.config, self.members, self.server, dict(self.engine.state()))
         result = Result(
-            summary(self.config, self.members, self.rounds, self.scores, personal := self.personal()),
+            result_summary(self.config, self.members, self.rounds, self.scores, personal := self.personal()),
             self.rounds,
             client_rows(self.members, self.scores, personal),
             self.folder.path if self.folder else None,
@@ -230,30 +238,30 @@ class Runner:
                 self.folder.finish(result.summary, result.clients, result.reach)
         return result
 
-    def one_round(self, number: int) -> Row:
+    def one_round(self, number: int) -> RoundRow:
         """Sample, send, train, guard, aggregate, evaluate."""
         began = time.perf_counter()
-        sampled, clients, slow = roster(self.config, self.members, number)
+        sampled, clients, slow = draw_roster(self.config, self.members, number)
         downs = self.messages(sampled)
-        asked = Asked(self.examined(number), slow)
+        asked = RoundPlan(self.examined(number), slow)
         trained = self.engine.train(number, {client: downs[client] for client in clients}, asked)
         reports = sorted(trained, key=lambda report: report.upload.client)
         uploads, rejected = sift([report.upload for report in reports])
         if uploads:
             self.server = self.method.aggregate(self.members.server(self.config.run.seed, number), self.server, uploads)
-        row: Row = {
+        row: RoundRow = {
             "round": number + 1,
             "loss": mean_terms(reports),
             **(self.method.noted(self.server) if uploads else {}),
         }
         self.scores = self.evaluate(number) if self.due(number + 1, self.config.run.eval_every) else []
-        row |= accuracies(self.scores, self.config.eval.reporting)
+        row |= accuracy_columns(self.scores, self.config.eval.reporting)
         row |= self.validated(number) if self.scores else {}
         row |= self.global_accuracies() if self.scores else {"accuracy_global": None}
         row["miou"] = None
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
-        row |= costs([report.upload.message for report in reports], downs.values())
+        row |= cost_columns([report.upload.message for report in reports], downs.values())
         if self.config.system.slow:
             row["slow"] = {str(client): done for client, done in slow.items()}
             row["late"] = [client for client in sampled if client not in clients]
@@ -262,9 +270,9 @@ class Runner:
 
     def messages(self, clients: Iterable[int]) -> dict[int, Any]:
         """What the server sends now; equal messages are one object, so that engines send and stack them once."""
-        return interned({client: self.method.broadcast(self.server, client) for client in clients})
+        return share_equal_messages({client: self.method.broadcast(self.server, client) for client in clients})
 
-    def evaluate(self, number: int, on: Part = "test") -> list[Score]:
+    def evaluate(self, number: int, on: Split = "test") -> list[Evaluation]:
         """Every client on its own test or validation set, with what the server would send it now."""
         return self.engine.evaluate(number, self.messages(range(len(self.members))), on)
 
@@ -286,19 +294,19 @@ class Runner:
         wanted = (
             range(len(self.members))
             if self.config.eval.clients == "all"
-            else roster(self.config, self.members, last).clients
+            else draw_roster(self.config, self.members, last).clients
         )
         found |= self.engine.examine(last, self.messages([client for client in wanted if client not in found]))
         return by_client(found, self.members.train, self.members.balanced, len(self.members.labels))
 
-    def validated(self, number: int) -> Row:
+    def validated(self, number: int) -> RoundRow:
         """The mean accuracies on the clients' validation sets, if they have any."""
         if not self.members.validation:
             return {}
         scores, reporting = self.evaluate(number, "validation"), self.config.eval.reporting
         return {f"validation_{way}": over["mean"] for way in ways(scores) if (over := spread(scores, way, reporting))}
 
-    def global_accuracies(self) -> Row:
+    def global_accuracies(self) -> RoundRow:
         """The server's own model on the balanced test set, if there is such a model: by head, and by other ways."""
         answer = partial(self.method.predict_global, self.members.nets[0], self.server)
         found = [tally(answer, part) for part in self.members.balanced]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 
-from protofed.measures.accuracy import Reporting
+from protofed.experiment.accuracy import Reporting
 from protofed.nets import Design
 
 
@@ -24,7 +24,7 @@ def share_or_number(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSection:
     """[run]"""
 
     seed: Annotated[int, Ge(0)] = 0
@@ -46,7 +46,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSection:
     """[data]"""
 
     name: str = "digits"
@@ -64,7 +64,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Eval:
+class EvalSection:
     """[eval]"""
 
     test: Literal["dataset", "own"] = "dataset"
@@ -80,7 +80,7 @@ class Eval:
 
 
 @dataclass(frozen=True)
-class System:
+class SystemSection:
     """[system]"""
 
     slow: Annotated[float, Ge(0), Le(1)] = 0.0
@@ -90,7 +90,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class EngineChoice:
+class EngineSection:
     """[engine]"""
 
     name: Literal["auto", "loop", "stacked"] = "auto"
@@ -104,7 +104,7 @@ class EngineChoice:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenInPython:
     """What is given in Python has no options here."""
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
-from protofed.experiment.folder import plain
+from protofed.experiment.folder import json_value
 
 
-def must_be_there() -> None:
+def require_tensorboard() -> None:
     """Is TensorBoard installed?"""
     try:
         import tensorboard  # noqa: F401
@@ -35,7 +35,7 @@ def scalars(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, floa
             yield f"{above}{key}", value
 
 
-class Board:
+class TensorBoard:
     """The event files in a folder, made anew from the rounds so far, so that a resumed run has no round twice."""
 
     def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -49,7 +49,7 @@ class Board:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """One more round."""
-        for name, value in scalars(plain(dict(row))):
+        for name, value in scalars(json_value(dict(row))):
             self.writer.add_scalar(name, value, row["round"])
         self.writer.flush()
 

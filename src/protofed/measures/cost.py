@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-KEYS = ("up_params", "down_params", "up_bytes", "down_bytes")
+if TYPE_CHECKING:
+    from protofed.experiment.results import RoundRow
 
-Row = Mapping[str, Any]
+COST_KEYS = ("up_params", "down_params", "up_bytes", "down_bytes")
 
 
-def sent(rows: Sequence[Row]) -> dict[str, int]:
+def cost_of_rounds(rows: Sequence[RoundRow]) -> dict[str, int]:
     """Numbers and bytes, up and down and both, in these rounds.
 
     >>> sent([{"up_params": 2, "down_params": 3, "up_bytes": 8, "down_bytes": 12}] * 2)
     {'rounds': 2, 'up_params': 4, 'down_params': 6, 'up_bytes': 16, 'down_bytes': 24, 'bytes': 40}
     """
-    total = {key: sum(row[key] for row in rows) for key in KEYS}
+    total = {key: sum(row[key] for row in rows) for key in COST_KEYS}
     return {"rounds": len(rows), **total, "bytes": total["up_bytes"] + total["down_bytes"]}
 
 
-def until(rows: Sequence[Row], accuracy: float, key: str = "accuracy_head") -> dict[str, int] | None:
+def cost_until(rows: Sequence[RoundRow], accuracy: float, key: str = "accuracy_head") -> dict[str, int] | None:
     """What was sent until `key` was this high for the first time, that round included; None if it never was."""
     for place, row in enumerate(rows):
         reached = row.get(key)
         if reached is not None and reached >= accuracy:
-            return sent(rows[: place + 1])
+            return cost_of_rounds(rows[: place + 1])
     return None

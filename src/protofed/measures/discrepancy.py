@@ -56,9 +56,12 @@ def feature_discrepancy(ours: float, baseline: float) -> float:
 
 
 def gradient_dissimilarity(
-    net: Net, params: Params, parts: Sequence[Examples], loss: Callable[[Tensor, Batch], Tensor],
+    net: Net,
+    params: Params,
+    parts: Sequence[Examples],
+    loss: Callable[[Tensor, Batch], Tensor],
     answer: Callable[[Params, Tensor], Tensor] | None = None,
-) -> float:  # fmt: skip
+) -> float:
     """Fig. 2, third row: the mean over clients of ||grad L_k - grad L||^2, without dropout.
 
     grad L weighs clients by their examples (Eq. 1); clients without any are left out. `loss` is a batch's mean,

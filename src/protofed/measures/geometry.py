@@ -21,7 +21,7 @@ def centres(prototypes: Prototypes) -> Prototypes:
     return Prototypes(ratio(mean, support.sum(1, keepdim=True)).unsqueeze(1), support.sum(1, keepdim=True))
 
 
-def similarity(prototypes: Prototypes) -> Tensor:
+def cosine_similarities(prototypes: Prototypes) -> Tensor:
     """The cosines [classes, classes] between classes' prototypes; NaN where one is missing or has no direction."""
     mean = centres(prototypes).single()[:, 0].double()
     seen = (centres(prototypes).support[:, 0] > 0) & (mean.norm(dim=-1) > 0)

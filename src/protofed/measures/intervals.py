@@ -54,7 +54,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval |
     return Interval.of([ours[seed] - theirs[seed] for seed in seeds]) if seeds else None
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """A setting, over its seeds."""
 
     setting: str
@@ -64,7 +64,7 @@ class Row(NamedTuple):
         values = list(self.figures.get(name, {}).values())
         return Interval.of(values) if values else None
 
-    def beside(self, other: Row, name: str) -> Interval | None:
+    def beside(self, other: SettingRow, name: str) -> Interval | None:
         """How much better than the other setting, seed by seed."""
         return paired(self.figures.get(name, {}), other.figures.get(name, {}))
 

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from protofed.core import Scores, cross_entropy
+from protofed.engines.scoring import fitting, hit, predicted
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
-from protofed.experiment.personal import fitting
 from protofed.experiment.results import Result
-from protofed.measures.accuracy import evenness, hit, predicted
 from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1
-from protofed.measures.cost import sent, until
+from protofed.measures.cost import cost_of_rounds, cost_until
 from protofed.measures.discrepancy import bandwidth, gradient_dissimilarity, mean_mmd
-from protofed.measures.geometry import centres, drift, scatter, similarity
-from protofed.measures.question import Asked, Found, Rows
+from protofed.measures.evenness import evenness
+from protofed.measures.geometry import centres, cosine_similarities, drift, scatter
+from protofed.measures.question import Measurement, Question, Rows
 from protofed.methods.parts.margins import aggregate_mean_margin, other_classes, semantic_margins
 from protofed.net import EVALUATE
 from protofed.prototypes import Prototypes
@@ -38,7 +38,7 @@ def asked_by_head(answer: Callable[[Tensor], Scores], parts: Sequence[Examples])
     return (torch.cat([scores for scores, _ in found]), torch.cat([y for _, y in found])) if found else None
 
 
-def of_clients(asked: Asked) -> dict[int, tuple[Tensor, Tensor]]:
+def of_clients(asked: Question) -> dict[int, tuple[Tensor, Tensor]]:
     """Scores and labels of each client on its own test set, if it has one."""
     found = {
         client: asked_by_head(model.answer, [asked.state.members.test[client]]) for client, model in asked.models()
@@ -46,7 +46,7 @@ def of_clients(asked: Asked) -> dict[int, tuple[Tensor, Tensor]]:
     return {client: answers for client, answers in found.items() if answers}
 
 
-def of_server(asked: Asked) -> tuple[Tensor, Tensor] | None:
+def of_server(asked: Question) -> tuple[Tensor, Tensor] | None:
     """Scores and labels of the server's own model on the balanced test set, if there is such a model."""
     model = asked.state.model(None)
     return asked_by_head(model.answer, fitting(asked.state.members.balanced, model.net.shape))
@@ -74,20 +74,20 @@ def over(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
     return {key: sum(values) / len(values) if values else None for key, values in columns.items()}
 
 
-def classification(asked: Asked) -> Found:
+def measure_classification(asked: Question) -> Measurement:
     rows: Rows = {f"client {client}": judged(*answers) for client, answers in of_clients(asked).items()}
     if asked.client is None:
         rows["mean"] = over(list(rows.values()))
         if shared := of_server(asked):
             rows["server"] = judged(*shared)
-    return Found(
+    return Measurement(
         "By head: each client on its own test set, the mean over clients, and the server's own model, if there is one, "
         "on the balanced test set.",
         rows,
     )
 
 
-def confusions(asked: Asked) -> Found:
+def measure_confusion(asked: Question) -> Measurement:
     shared = of_server(asked) if asked.client is None else None
     answers = [shared] if shared else list(of_clients(asked).values())
     whose = "client " + str(asked.client) if asked.client is not None else "all clients, each"
@@ -98,26 +98,26 @@ def confusions(asked: Asked) -> Found:
         start=torch.zeros(classes, classes, dtype=torch.long),
     )
     rows = {label: asked.by_class(row) for label, row in zip(asked.labels, counts, strict=True)}
-    return Found(f"How often a class (row) got an answer (column): {whose}, by head.", rows)
+    return Measurement(f"How often a class (row) got an answer (column): {whose}, by head.", rows)
 
 
-def fairness(asked: Asked) -> Found:
+def measure_fairness(asked: Question) -> Measurement:
     rows: Rows = {}
     for column in asked.result.clients[0]:
         if column.startswith(("accuracy_", "personal_")):
             values = [row[column] for row in asked.result.clients if row[column] is not None]
             if even := evenness(values):
                 rows[column.removeprefix("accuracy_")] = {"clients": len(values), **even}
-    return Found("The clients' accuracies: mean, spread, mean of the worst tenth, Jain's index.", rows)
+    return Measurement("The clients' accuracies: mean, spread, mean of the worst tenth, Jain's index.", rows)
 
 
-def similarities(asked: Asked) -> Found:
-    found = similarity(asked.prototypes)
+def measure_similarity(asked: Question) -> Measurement:
+    found = cosine_similarities(asked.prototypes)
     rows = {label: asked.by_class(row) for label, row in zip(asked.labels, found, strict=True)}
-    return Found("The cosines between the server's prototypes of the classes.", rows)
+    return Measurement("The cosines between the server's prototypes of the classes.", rows)
 
 
-def scatters(asked: Asked) -> Found:
+def measure_scatter(asked: Question) -> Measurement:
     rows: Rows = {}
     for client, model in asked.models():
         model.must_be_finite()
@@ -125,10 +125,12 @@ def scatters(asked: Asked) -> Found:
             rows[f"client {client}"] = {**found._asdict(), "ratio": found.ratio}
     if asked.client is None:
         rows["mean"] = over(list(rows.values()))
-    return Found("The embeddings of each client's test set: variance within and between classes, their ratio.", rows)
+    return Measurement(
+        "The embeddings of each client's test set: variance within and between classes, their ratio.", rows
+    )
 
 
-def margins(asked: Asked) -> Found:
+def measure_margins(asked: Question) -> Measurement:
     own = asked.prototypes
     seen = own.support[:, 0] > 0
     per_class = zip(
@@ -137,7 +139,7 @@ def margins(asked: Asked) -> Found:
     rows: Rows = {"mean": both_readings(own)}
     rows |= {f"class {label}": {"between": far, "letter": mu} for label, far, mu, there in per_class if there}
     rows |= {f"round {number}": both_readings(centres(kept)) for number, kept in asked.trace}
-    return Found(
+    return Measurement(
         "The aggregate mean margin of the server's prototypes: the mean distance to the other classes' prototypes, and "
         "Eq. (15) to the letter; of each class, and over the rounds in trace/.",
         rows,
@@ -151,7 +153,7 @@ def both_readings(prototypes: Prototypes) -> dict[str, float]:
     }
 
 
-def drifts(asked: Asked) -> Found:
+def measure_drift(asked: Question) -> Measurement:
     _, trace = asked.prototypes, asked.trace
     if len(trace) < 2:
         raise UserError(
@@ -162,26 +164,28 @@ def drifts(asked: Asked) -> Found:
     for (_, before), (number, after) in pairwise(trace):
         moved = drift(before, after)
         rows[f"round {number}"] = {**asked.by_class(moved), "mean": float(moved.nanmean())}
-    return Found("How far each class's prototype of the server has moved since the round before in trace/ (L2).", rows)
+    return Measurement(
+        "How far each class's prototype of the server has moved since the round before in trace/ (L2).", rows
+    )
 
 
-def costs(asked: Asked) -> Found:
+def measure_cost(asked: Question) -> Measurement:
     rounds = asked.result.rounds
-    whole = sent(rounds)
+    whole = cost_of_rounds(rounds)
     ways = dict.fromkeys(key for row in rounds for key in row if key.startswith("accuracy_") and row[key] is not None)
     rows: Rows = {"a round": {key: round(value / len(rounds)) for key, value in whole.items()}, "whole run": whole}
     for key in ways:
         if not key.endswith("_std"):
-            reached = until(rounds, asked.accuracy, key)
+            reached = cost_until(rounds, asked.accuracy, key)
             rows[f"until {key.removeprefix('accuracy_')}"] = dict(reached) if reached else dict.fromkeys(whole)
-    return Found(
+    return Measurement(
         f"What all clients sent up and got: in a round on average, in the whole run, and until an accuracy of "
         f"{asked.accuracy:g} was first reached; nothing where it never was.",
         rows,
     )
 
 
-def gradients(asked: Asked) -> Found:
+def measure_gradients(asked: Question) -> Measurement:
     state = asked.state
     method, members = state.config.method, state.members
     kept, down = state.kept[0], method.broadcast(state.server, 0)
@@ -198,13 +202,13 @@ def gradients(asked: Asked) -> Found:
         net, first, members.train, cross_entropy, lambda params, x: method.predict(net, params, x, down, kept)["head"]
     )
     busy = sum(len(train) > 0 for train in members.train)
-    return Found(
+    return Measurement(
         "The mean over clients of ||grad L_k - grad L||^2 at the shared model, on their training examples.",
         {"shared model": {"dissimilarity": found, "clients": busy}},
     )
 
 
-def features(asked: Asked) -> list[Tensor]:
+def features(asked: Question) -> list[Tensor]:
     """The embeddings of each client's training examples by its own model; of many, some at equal distances."""
     found = []
     for client, model in asked.models():
@@ -218,36 +222,47 @@ def some(z: Tensor, limit: int) -> Tensor:
     return z if len(z) <= limit else z[torch.arange(limit) * len(z) // limit]
 
 
-def discrepancy(asked: Asked) -> Found:
+def measure_discrepancy(asked: Question) -> Measurement:
     if asked.beside is None:
         raise UserError("discrepancy is between the features of two runs: give the other one with --beside DIR.")
-    mine, theirs = features(replace(asked, client=None)), features(Asked(asked.beside))
+    mine, theirs = features(replace(asked, client=None)), features(Question(asked.beside))
     dims = [sorted({one.shape[1] for one in all_of}) for all_of in (mine, theirs)]
     if len({*dims[0], *dims[1]}) > 1:
         raise UserError(f"The embeddings have {dims[0]} and {dims[1]} dimensions; they must be the same (net.dim).")
     central = some(torch.cat(theirs), CENTRE)
     wide = bandwidth(central)
-    return Found(
+    return Measurement(
         f"The mean over clients of the MMD (Gaussian kernel) between their features and those of "
         f"{asked.beside.folder or 'the other run'}, on training examples.",
         {"clients": {"mmd": mean_mmd(mine, central, wide), "width": wide}},
     )
 
 
-MEASURES: dict[str, Callable[[Asked], Found]] = {
-    "classification": classification, "confusion": confusions, "cost": costs, "discrepancy": discrepancy,
-    "drift": drifts, "fairness": fairness, "gradients": gradients, "margins": margins, "scatter": scatters,
-    "similarity": similarities,
-}  # fmt: skip
+MEASURES: dict[str, Callable[[Question], Measurement]] = {
+    "classification": measure_classification,
+    "confusion": measure_confusion,
+    "cost": measure_cost,
+    "discrepancy": measure_discrepancy,
+    "drift": measure_drift,
+    "fairness": measure_fairness,
+    "gradients": measure_gradients,
+    "margins": measure_margins,
+    "scatter": measure_scatter,
+    "similarity": measure_similarity,
+}
 CHEAP = ("fairness", "classification", "cost")
 OF_ONE = ("classification", "confusion", "scatter")
 """What can be measured of one client."""
 
 
 def measure(
-    result: Result, what: Sequence[str] = CHEAP, *, client: int | None = None, accuracy: float = 0.9,
+    result: Result,
+    what: Sequence[str] = CHEAP,
+    *,
+    client: int | None = None,
+    accuracy: float = 0.9,
     beside: Result | None = None,
-) -> dict[str, Found]:  # fmt: skip
+) -> dict[str, Measurement]:
     """Measure a run: `client` is for one client's figures, `accuracy` for the cost, `beside` for discrepancy."""
     for name in what:
         if name not in MEASURES:
@@ -256,6 +271,6 @@ def measure(
         raise UserError(f"--client {client}: only {', '.join(OF_ONE)} can be measured of one client.")
     if beside is not None and "discrepancy" not in what:
         raise UserError("--beside: only discrepancy is between two runs. Ask for it: --what discrepancy.")
-    asked = Asked(result, client, accuracy, beside)
+    asked = Question(result, client, accuracy, beside)
     with one_thread():
         return {name: MEASURES[name](asked) for name in dict.fromkeys(what)}

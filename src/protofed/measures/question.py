@@ -21,7 +21,7 @@ from protofed.prototypes import Prototypes
 Rows = dict[str, dict[str, Any]]
 
 
-class Found(NamedTuple):
+class Measurement(NamedTuple):
     """A measure of a run: what it is, and its figures by row and column; None is what there is not."""
 
     about: str
@@ -29,7 +29,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A run, and what is wanted of it."""
 
     result: Result
@@ -40,7 +40,7 @@ class Asked:
     @cached_property
     def state(self) -> State:
         """The run's models with its data."""
-        return with_data(self.result)
+        return state_with_data(self.result)
 
     @property
     def labels(self) -> list[str]:
@@ -73,7 +73,7 @@ class Asked:
         return dict(zip(self.labels, values.tolist(), strict=True))
 
 
-def with_data(result: Result) -> State:
+def state_with_data(result: Result) -> State:
     """The state of a run, with the data that a run folder does not hold."""
     state, where = result.state, result.folder
     if any(map(len, state.members.train)):

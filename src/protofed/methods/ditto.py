@@ -9,9 +9,22 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from annotated_types import Ge
 
-from protofed.core import Batch, Client, Loss, Method, Net, Params, Private, Scores, Site, Trained, Upload, Weights
-
-from protofed.core import average, cross_entropy  # isort: skip
+from protofed.core import (
+    Batch,
+    Client,
+    Loss,
+    Method,
+    Net,
+    Params,
+    Private,
+    Scores,
+    Site,
+    Trained,
+    Upload,
+    Weights,
+    average,
+    cross_entropy,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,11 +15,25 @@ import torch.nn.functional as F
 from annotated_types import Gt, Le
 from torch import Tensor, nn
 
-from protofed.core import Batch, Loss, Method, Net, Nothing, Params, Phase, Prototypes, Scores, Site, Trained, Upload
-from protofed.methods.parts import sphere
-
-from protofed.core import Weights, average, cross_entropy  # isort: skip
+from protofed.core import (
+    Batch,
+    Loss,
+    Method,
+    Net,
+    Nothing,
+    Params,
+    Phase,
+    Prototypes,
+    Scores,
+    Site,
+    Trained,
+    Upload,
+    Weights,
+    average,
+    cross_entropy,
+)
 from protofed.errors import UserError
+from protofed.methods.parts import sphere
 
 SCALE = "own.scale"
 

@@ -14,9 +14,21 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.core import Batch, Client, Loss, Method, Net, Params, Prototypes, Scores, Site, Trained, Upload
-
-from protofed.core import cross_entropy, mean  # isort: skip
+from protofed.core import (
+    Batch,
+    Client,
+    Loss,
+    Method,
+    Net,
+    Params,
+    Prototypes,
+    Scores,
+    Site,
+    Trained,
+    Upload,
+    cross_entropy,
+    weighted_mean,
+)
 from protofed.prototypes import Pooling
 
 
@@ -70,7 +82,7 @@ class FedProto(Method[Bank, Bank, Bank, Own]):
         sums, counts = class_sums(z, at, net.classes)
         if self.between == "samples":
             target, seen = down.prototypes.lookup(at.y)
-            pull = mean(apart(z, target, self.distance) * seen, at.weight)
+            pull = weighted_mean(apart(z, target, self.distance) * seen, at.weight)
         else:  # Eq. (8): a sum over the classes that are in the batch and have a global prototype
             local, known = Prototypes.from_sums(sums, counts), down.prototypes
             both = ((local.support > 0) & (known.support > 0)).to(z.dtype)

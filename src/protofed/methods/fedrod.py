@@ -10,9 +10,22 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.core import Batch, Client, Loss, Method, Net, Params, Phase, Scores, Site, Trained, Upload, Weights
-
-from protofed.core import average, cross_entropy  # isort: skip
+from protofed.core import (
+    Batch,
+    Client,
+    Loss,
+    Method,
+    Net,
+    Params,
+    Phase,
+    Scores,
+    Site,
+    Trained,
+    Upload,
+    Weights,
+    average,
+    cross_entropy,
+)
 from protofed.errors import UserError
 from protofed.net import selected
 

@@ -14,12 +14,25 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from protofed.core import Batch, Loss, Method, Net, Nothing, Params, Prototypes, Scores, Site, Trained, Upload, average
-from protofed.methods.parts import clusters
-
-from protofed.core import cross_entropy, mean  # isort: skip
+from protofed.core import (
+    Batch,
+    Loss,
+    Method,
+    Net,
+    Nothing,
+    Params,
+    Prototypes,
+    Scores,
+    Site,
+    Trained,
+    Upload,
+    average,
+    cross_entropy,
+    weighted_mean,
+)
 from protofed.methods.fedproto import apart, class_sums
 from protofed.methods.mpfedcl import Shared
+from protofed.methods.parts import clusters
 
 
 class Guides(NamedTuple):
@@ -66,8 +79,8 @@ class FPL(Method[Shared, Shared, Shared, Nothing]):
         z, logits = net(params, batch.x)
         at = net.match(batch, z)
         target, seen = down.unbiased.lookup(at.y)
-        pull = mean(apart(z, target, self.distance) * seen, at.weight)
-        contrast = mean(self.among(z, at.y, down) * seen, at.weight)
+        pull = weighted_mean(apart(z, target, self.distance) * seen, at.weight)
+        contrast = weighted_mean(self.among(z, at.y, down) * seen, at.weight)
         return Loss(
             class_sums(z, at, net.classes) if self.prototypes == "gathered" else (),
             supervised=cross_entropy(logits, batch),

@@ -14,10 +14,23 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from protofed.core import Batch, Loss, Method, Net, Nothing, Params, Prototypes, Scores, Site, Trained, Upload, average
+from protofed.core import (
+    Batch,
+    Loss,
+    Method,
+    Net,
+    Nothing,
+    Params,
+    Prototypes,
+    Scores,
+    Site,
+    Trained,
+    Upload,
+    average,
+    cross_entropy,
+    weighted_mean,
+)
 from protofed.methods.parts import clusters
-
-from protofed.core import cross_entropy, mean  # isort: skip
 
 
 class Shared(NamedTuple):
@@ -110,7 +123,7 @@ class MpFedCL(Method[Server, Shared, Shared, Nothing]):
         own = (batch.y.unsqueeze(1) == torch.arange(classes, device=z.device)).to(z.dtype)
         wanted = (own if self.positives == "own" else 1 - own) * pool.seen
         found = (chances * wanted).sum(-1) / wanted.sum(-1).clamp(min=1)
-        return -mean(found, batch.weight)
+        return -weighted_mean(found, batch.weight)
 
     def upload(self, trained: Trained[Shared, Nothing]) -> Shared:
         """Eq. (6), (7)."""

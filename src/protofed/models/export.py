@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from protofed import __version__
 from protofed.errors import UserError
-from protofed.experiment.folder import must_be_new, write
+from protofed.experiment.folder import must_be_new, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,9 +30,9 @@ def write_model(model: Model, path: Path) -> None:
     model.must_be_finite()
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".onnx":
-        write(path, as_onnx(model))
+        write_atomically(path, as_onnx(model))
     else:
-        write(path, as_safetensors(model))
+        write_atomically(path, as_safetensors(model))
 
 
 def must_be_exportable(path: Path) -> None:
@@ -53,10 +53,10 @@ def as_safetensors(model: Model, more: Mapping[str, str] | None = None) -> bytes
         "protofed": __version__,
         **(more or {}),
     }
-    return in_order(save({name: value.contiguous() for name, value in state.items()}, about))
+    return in_net_order(save({name: value.contiguous() for name, value in state.items()}, about))
 
 
-def in_order(content: bytes) -> bytes:
+def in_net_order(content: bytes) -> bytes:
     """The same safetensors with the metadata sorted: the library writes them in a new order every time."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
@@ -79,9 +79,14 @@ def as_onnx(model: Model) -> bytes:
     with warnings.catch_warnings(), quiet("torch.onnx"):  # of torchvision, and of torch's own old ways
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            FromRaw(model).eval(), (inputs,), input_names=["input"], output_names=["embedding", "logits"], dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False,
-        )  # fmt: skip
+            FromRaw(model).eval(),
+            (inputs,),
+            input_names=["input"],
+            output_names=["embedding", "logits"],
+            dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            verbose=False,
+        )
     assert program is not None
     return bytes(program.model_proto.SerializeToString())
 

@@ -13,19 +13,19 @@ import torch
 
 from protofed.core import Client
 from protofed.data.dataset import read_npz
+from protofed.engines.scoring import tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.federation import Federation
 from protofed.experiment.model import Model
 from protofed.experiment.sections import NetChoice
-from protofed.measures.accuracy import tally
-from protofed.messages import size
+from protofed.messages import message_size
 from protofed.methods.local import Local
-from protofed.nets import make
-from protofed.nets.own import Own
+from protofed.nets import make_net
+from protofed.nets.own import OwnNet
 from protofed.prototypes import Prototypes
-from protofed.training import take_part, train
+from protofed.training import take_part, train_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,10 +74,16 @@ class Newcomer:
         )
 
 
-def join(
-    result: Result, data: tuple[Any, Any], test: tuple[Any, Any] | None = None, *, net: Any = None,
-    layers: Params | None = None, epochs: int = 10, seed: int | None = None,
-) -> Newcomer:  # fmt: skip
+def join_run(
+    result: Result,
+    data: tuple[Any, Any],
+    test: tuple[Any, Any] | None = None,
+    *,
+    net: Any = None,
+    layers: Params | None = None,
+    epochs: int = 10,
+    seed: int | None = None,
+) -> Newcomer:
     """Let a client with this data (x, y) join a finished run and train for so many epochs.
 
     Without a `test` pair a fifth of each class is held out. `net` is given in any of the ways of `protofed.nets.own`,
@@ -87,7 +93,7 @@ def join(
     config, members, server, _ = result.state
     method, number = config.method, len(members)
     own = Federation([data], None if test is None else [test], members.labels, name="newcomer")
-    model_client = alike(members.train, own.train[0])
+    model_client = check_same_inputs(members.train, own.train[0])
     examples, exam = scaled(members.train, model_client or 0, own.train[0], own.test[0])
     if not len(exam):
         raise UserError("The newcomer has nothing to be tested on: give a test set, or five examples of a class.")
@@ -102,7 +108,7 @@ def join(
         trained, _ = take_part(method, client, method.join(client), down, training)
         kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)
         if tuning:
-            params = train(
+            params = train_client(
                 method, client, examples, params, method.prepare(down), kept, tuning, training, "tune"
             ).params
         spent = replace(training, epochs=sum(phase.epochs for phase in (*method.phases(epochs), *tuning)))
@@ -122,13 +128,13 @@ def join(
         spent=spent.epochs,
         given=sorted(made.layers),
         shared=any(not torch.equal(value, alone.start[name]) for name, value in trained.start.items()),
-        downloaded=size(down).params,
+        downloaded=message_size(down).params,
         accuracy={way: count / len(exam) for way, count in right.items()},
         alone=tally(lambda x: {"head": made(alone.params, x)[1]}, exam)["head"] / len(exam),
     )
 
 
-def read(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
+def read_newcomer(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
     """The newcomer's (x, y), and its test set if the file has one."""
     if not path.exists():
         raise UserError(f"There is no file {path}. --data wants an .npz with x and y.")
@@ -139,7 +145,7 @@ def read(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
     return (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"]) if "x_test" in arrays else None
 
 
-def alike(others: tuple[Examples, ...], own: Examples) -> int | None:
+def check_same_inputs(others: tuple[Examples, ...], own: Examples) -> int | None:
     """The first client that has inputs of the newcomer's shape, dimensions of 1 aside."""
 
     def sides(examples: Examples) -> tuple[int, ...]:
@@ -172,8 +178,8 @@ def chosen(given: Any, other: Net, shape: tuple[int, ...], classes: int) -> Net:
     if given is None:
         return other
     if isinstance(given, NetChoice):
-        return make(given.name, given.design, shape, classes)
-    return Own.net(given, "net", shape, classes)
+        return make_net(given.name, given.design, shape, classes)
+    return OwnNet.net(given, "net", shape, classes)
 
 
 def of_classes(message: Any, held: Tensor) -> Any:

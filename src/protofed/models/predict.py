@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read(path: Path) -> np.ndarray:
+def read_inputs(path: Path) -> np.ndarray:
     """An array from a .npy file."""
     try:
         with path.open("rb") as file:
@@ -35,15 +35,15 @@ def must_be_writable(path: Path) -> None:
         raise UserError(f"--out: got {path.name}; its name must end in .npy.")
 
 
-def write(predicted: np.ndarray, path: Path) -> None:
+def write_predictions(predicted: np.ndarray, path: Path) -> None:
     """The records that `Model.predict` gives."""
     content = io.BytesIO()
     np.save(content, predicted, allow_pickle=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder.write(path, content.getvalue())
+    folder.write_atomically(path, content.getvalue())
 
 
-def lines(predicted: np.ndarray) -> str:
+def prediction_lines(predicted: np.ndarray) -> str:
     """A line for each record, without the scores."""
     names = [name for name in predicted.dtype.names or () if name != "scores"]
     kinds = {"f": "{:.4f}", "b": "{:d}"}
@@ -52,7 +52,7 @@ def lines(predicted: np.ndarray) -> str:
     return "\n".join(["\t".join(names), *rows])
 
 
-def told(predicted: np.ndarray) -> str:
+def prediction_text(predicted: np.ndarray) -> str:
     """How many of each label, and how many unknown.
 
     >>> told(np.array([(7, True), (7, False), (3, False)], [("label", int), ("unknown", bool)]))

@@ -22,17 +22,17 @@ from protofed.core import Client, Params, Phase
 from protofed.data.dataset import Dataset
 from protofed.data.images import MEAN, STD, in_colour
 from protofed.data.sources import SOURCES
+from protofed.engines.scoring import tally
 from protofed.engines.threads import threads
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
-from protofed.experiment.folder import must_be_new, uninterrupted, write
-from protofed.experiment.members import equipped, titled, warmed
+from protofed.experiment.folder import must_be_new, uninterrupted, write_atomically
+from protofed.experiment.members import build_nets, dataset_title, load_net_weights
 from protofed.experiment.model import Model
 from protofed.experiment.options import options
-from protofed.measures.accuracy import tally
 from protofed.methods.local import Local
 from protofed.models.export import as_safetensors
-from protofed.training import train
+from protofed.training import train_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ class Pretrained:
         content = as_safetensors(self.model, {"pretraining": self.about})
         path.parent.mkdir(parents=True, exist_ok=True)
         with uninterrupted():
-            write(path, content)
+            write_atomically(path, content)
         return len(content)
 
     def told(self) -> str:
@@ -89,10 +89,10 @@ def load(names: Sequence[str], root: str, size: int) -> list[Dataset]:
             raise UserError(f'There is no dataset "{name}". {did_you_mean(name, SOURCES)}')
         if names.count(name) > 1:
             raise UserError(f"--data {name}: it is given {names.count(name)} times. Give it once.")
-    return [alike(SOURCES[name](root), size) for name in names]
+    return [as_colour_images(SOURCES[name](root), size) for name in names]
 
 
-def alike(data: Dataset, size: int) -> Dataset:
+def as_colour_images(data: Dataset, size: int) -> Dataset:
     """The dataset with its images at size x size in colour, to be normalised by ImageNet's constants."""
     if len(data.train.shape) != 3 or data.train.shape[0] not in (1, 3):
         raise UserError(
@@ -131,13 +131,13 @@ def firsts(datasets: Sequence[Dataset]) -> list[int]:
     return [sum(data.classes for data in datasets[:place]) for place in range(len(datasets))]
 
 
-def pretrain(config: Config, datasets: Sequence[Dataset], count: int, tell: Tell) -> Pretrained:
+def train_encoder(config: Config, datasets: Sequence[Dataset], count: int, tell: Tell) -> Pretrained:
     """Train the experiment's net, as its [train] says, on datasets that are `alike`, with so many threads."""
     examples = side_by_side(datasets)
     labels = tuple(f"{data.name} {label}" for data in datasets for label in data.labels)
-    (net,), notes = warmed(config, equipped(config, [examples.shape], len(labels)))
+    (net,), notes = load_net_weights(config, build_nets(config, [examples.shape], len(labels)))
     _, high, wide = examples.shape
-    titles = [titled(data.name, data.remark) for data in datasets]
+    titles = [dataset_title(data.name, data.remark) for data in datasets]
     tell(
         f"{net.name} on {', '.join(titles)}: {len(examples):,} training images at {high}x{wide}x3, "
         f"{len(labels)} classes, {many(config.train.epochs, 'epoch')}, {many(count, 'thread')}"
@@ -145,29 +145,35 @@ def pretrain(config: Config, datasets: Sequence[Dataset], count: int, tell: Tell
     for note in notes:
         tell(note)
     with threads(count):
-        params = trained(config, net, examples, tell)
+        params = train_epochs(config, net, examples, tell)
         accuracy = {
             data.name: share_right(net, params, data, first)
             for data, first in zip(datasets, firsts(datasets), strict=True)
         }
     majority = {data.name: data.test.y.bincount().max().item() / len(data.test) for data in datasets}
     about = {
-        "data": [data.name for data in datasets], "titles": titles, "images": len(examples), "size": high,
-        "seed": config.run.seed, "threads": count, "train": options(config.train), "accuracy": accuracy,
+        "data": [data.name for data in datasets],
+        "titles": titles,
+        "images": len(examples),
+        "size": high,
+        "seed": config.run.seed,
+        "threads": count,
+        "train": options(config.train),
+        "accuracy": accuracy,
         "majority": majority,
-    }  # fmt: skip
+    }
     model = Model(None, net, params, lambda x: {"head": net(params, x)[1]}, examples, labels)
     return Pretrained(model, accuracy, majority, json.dumps(about))
 
 
-def trained(config: Config, net: Net, examples: Examples, tell: Tell) -> Params:
+def train_epochs(config: Config, net: Net, examples: Examples, tell: Tell) -> Params:
     """The parameters after all epochs."""
     training, seed = config.train, config.run.seed
     params, begun = Client(net, seed, 0, 0, 1, examples).params, perf_counter()
     for epoch in range(training.epochs):
         now = replace(training, lr=training.lr * cosine(epoch, training.epochs))
         client = Client(net, seed, epoch, 0, 1, examples)
-        outcome = train(Local(), client, examples, params, (), (), (Phase(1),), now)
+        outcome = train_client(Local(), client, examples, params, (), (), (Phase(1),), now)
         loss = float(sum(outcome.terms.values())) / max(1.0, outcome.seen)
         if not math.isfinite(loss) or not all(torch.isfinite(value).all() for value in outcome.params.values()):
             raise UserError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from torch import nn
 
-from protofed.experiment.options import options
 from protofed.net import Net
 from protofed.nets.cnn import Cnn
 from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
@@ -38,13 +38,18 @@ NETS: dict[str, type[Design]] = {
 }
 
 
-def make(name: str, design: Design, shape: tuple[int, ...], classes: int, beside: Sequence[Design] = ()) -> Net:
+def make_net(name: str, design: Design, shape: tuple[int, ...], classes: int, beside: Sequence[Design] = ()) -> Net:
     """The net of a design for inputs of a shape.
 
     It is called by its name and by the options that are not the default or differ among the designs it stands `beside`.
     """
-    others = [options(other) for other in (type(design)(), *beside) if type(other) is type(design)]
-    told = [f"{key}={value}" for key, value in options(design).items() if any(other[key] != value for other in others)]
+    others = [_options(other) for other in (type(design)(), *beside) if type(other) is type(design)]
+    told = [f"{key}={value}" for key, value in _options(design).items() if any(other[key] != value for other in others)]
     title = f"{name}({', '.join(told)})" if told else name
-    source = json.dumps({"name": name, **options(design)})
+    source = json.dumps({"name": name, **_options(design)})
     return Net(title, partial(design.build, shape, classes), shape, classes, source=source)
+
+
+def _options(design: Design) -> dict[str, Any]:
+    """The design's fields as JSON has them: lists for tuples."""
+    return dict(json.loads(json.dumps(asdict(cast("Any", design)))))

@@ -12,8 +12,7 @@ from annotated_types import Ge, Lt
 from torch import nn
 
 from protofed.errors import UserError
-
-Units = Annotated[int, Ge(1)]
+from protofed.nets.mlp import Units
 
 
 @dataclass(frozen=True)

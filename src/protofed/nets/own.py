@@ -29,7 +29,7 @@ Kind = Literal["sequence", "named", "pair", "joint"]
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnNet:
     """A net as a person gives it."""
 
     given: Any
@@ -47,9 +47,14 @@ class Own:
             what = look[0] if isinstance(look, tuple) else look
             made = Joint if own.kind == "joint" else Net
             net = made(
-                f"{place} ({type(what).__name__})", own.apart, shape, classes, own.together,
-                given=not callable_only(given), source=repr(look),
-            )  # fmt: skip
+                f"{place} ({type(what).__name__})",
+                own.apart,
+                shape,
+                classes,
+                own.together,
+                given=not callable_only(given),
+                source=repr(look),
+            )
             try_out(net, None if callable_only(given) else in_line(*look) if own.kind == "pair" else what, shape)
         except UserError:
             raise
@@ -126,13 +131,13 @@ def understood(given: Any, place: str) -> tuple[Kind, str]:
             names = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
             if last not in names:
                 raise UserError(f"{place} has no layer {last!r}. It has: {', '.join(names)}.")
-            return ("sequence" if in_order(module) and "." not in last else "named"), last
+            return ("sequence" if in_call_order(module) and "." not in last else "named"), last
     if not isinstance(given, nn.Module):
         raise UserError(
             f"{place} is a {type(given).__name__}; a net is a module, (module, name of its last layer), "
             "(body, head), or a function that makes one of these."
         )
-    if not in_order(given):
+    if not in_call_order(given):
         return "joint", ""
     having = [name for name, layer in layers_of(given) if any(True for _ in layer.parameters())]
     if not having:
@@ -150,7 +155,7 @@ def layers_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, layer) for name, layer in module._modules.items() if layer is not None]
 
 
-def in_order(module: nn.Module) -> bool:
+def in_call_order(module: nn.Module) -> bool:
     """Is it a plain sequence of layers?"""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 

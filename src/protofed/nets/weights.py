@@ -16,12 +16,12 @@ from protofed.examples import Examples
 Layers = dict[str, Tensor]
 
 
-def read(path: str | Path) -> Layers:
+def read_weights(path: str | Path) -> Layers:
     """Tensors by name from a .safetensors file, as `protofed export` writes it, or from a .pt or .pth state dict."""
-    return read_with_metadata(path)[0]
+    return read_weights_and_metadata(path)[0]
 
 
-def read_with_metadata(path: str | Path) -> tuple[Layers, dict[str, Any]]:
+def read_weights_and_metadata(path: str | Path) -> tuple[Layers, dict[str, Any]]:
     """The tensors, and what the file says about itself."""
     path = Path(path).expanduser()
     if not path.is_file():

@@ -10,13 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from protofed.pictures.style import COLOURS, COLUMN, STYLES, head, in_powers, lettered, open_axes, write
+from protofed.pictures.style import COLOURS, COLUMN, STYLES, head, in_powers, lettered, open_axes, write_picture
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Panel(NamedTuple):
+class BandPanel(NamedTuple):
     title: str
     rounds: Sequence[float] | Mapping[str, Sequence[float]]  # for all curves, or for each name
     curves: Mapping[str, np.ndarray]  # for each name [runs, rounds]
@@ -39,7 +39,7 @@ def moving_average(values: np.ndarray, window: int) -> np.ndarray:
 
 
 @lettered
-def picture(panels: Sequence[Panel], columns: int = 2, window: int = 1) -> Figure:
+def draw_bands(panels: Sequence[BandPanel], columns: int = 2, window: int = 1) -> Figure:
     """The panels, side by side, with one legend; with a window the mean as it is stays as a faint line."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -74,12 +74,19 @@ def picture(panels: Sequence[Panel], columns: int = 2, window: int = 1) -> Figur
     broad = sum(len(name) + 6 for name in names) / (52 * columns)  # how many lines the legend would fill
     in_row = max(1, int(len(names) / max(broad, 1)))
     made.legend(
-        [lines[name] for name in names], names, loc="upper center", bbox_to_anchor=(0.5, 0.02), borderaxespad=0,
-        ncols=in_row, frameon=False, handlelength=2.6, columnspacing=1.2,
-    )  # fmt: skip
+        [lines[name] for name in names],
+        names,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.02),
+        borderaxespad=0,
+        ncols=in_row,
+        frameon=False,
+        handlelength=2.6,
+        columnspacing=1.2,
+    )
     return made
 
 
-def draw(panels: Sequence[Panel], out: Path, columns: int = 2) -> None:
+def write_bands(panels: Sequence[BandPanel], out: Path, columns: int = 2) -> None:
     """Write the panels; the ending of the name says in which format."""
-    write(picture(panels, columns), out)
+    write_picture(draw_bands(panels, columns), out)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.measures.intervals import Row
+from protofed.measures.intervals import SettingRow
 from protofed.pictures import clients, curves, scatter, similarity, spiral
 from protofed.pictures import holdings as partition
 from protofed.pictures import sweep_plot as sweep
-from protofed.pictures.runs import Run
-from protofed.studies.sweep import read
+from protofed.pictures.runs import FinishedRun
+from protofed.studies.sweep import read_sweep
 
 
 class Wishes(NamedTuple):
@@ -28,21 +28,21 @@ class Wishes(NamedTuple):
 class Picture(NamedTuple):
     about: str
     draw: Callable[[Sequence[Any], Wishes], Figure]
-    load: Callable[[Path], Any] = Run.load
+    load: Callable[[Path], Any] = FinishedRun.load
 
 
-def shared_out(runs: Sequence[Run], wishes: Wishes) -> Figure:
+def partition_picture(runs: Sequence[FinishedRun], wishes: Wishes) -> Figure:
     """Of one run."""
     if len(runs) > 1:
         raise UserError(f"A partition is drawn of one run; got {len(runs)}.")
-    return partition.picture(runs[0].members(), f"{runs[0].data}, {runs[0].config.partition_name}")
+    return partition.draw_holdings(runs[0].members(), f"{runs[0].data}, {runs[0].config.partition_name}")
 
 
-def swept(sweeps: Sequence[list[Row]], wishes: Wishes) -> Figure:
+def sweep_picture(sweeps: Sequence[list[SettingRow]], wishes: Wishes) -> Figure:
     """Of one sweep."""
     if len(sweeps) > 1:
         raise UserError(f"A sweep is drawn by itself; got {len(sweeps)} folders.")
-    return sweep.picture(sweeps[0])
+    return sweep.draw_sweep(sweeps[0])
 
 
 PICTURES: dict[str, Picture] = {
@@ -50,13 +50,15 @@ PICTURES: dict[str, Picture] = {
     "losses": Picture("the terms of the loss over rounds", lambda runs, w: curves.losses(runs, w.window)),
     "cost": Picture("accuracy against megabytes sent", lambda runs, w: curves.cost(runs, w.by, w.window)),
     "clients": Picture("the accuracy of each client", lambda runs, w: clients.clients(runs, w.by)),
-    "partition": Picture("who holds what", shared_out),
+    "partition": Picture("who holds what", partition_picture),
     "tsne": Picture("test embeddings and prototypes, by t-SNE", lambda runs, w: scatter.tsne(runs)),
     "pca": Picture("the same by principal components", lambda runs, w: scatter.pca(runs)),
-    "similarity": Picture("cosines between the server's prototypes", lambda runs, w: similarity.similarity(runs)),
+    "similarity": Picture(
+        "cosines between the server's prototypes", lambda runs, w: similarity.similarity_picture(runs)
+    ),
     "embeddings": Picture("some clients side by side", lambda runs, w: scatter.embeddings(runs, w.clients)),
     "attention": Picture("how much each client counts (protomargin)", lambda runs, w: clients.attention(runs)),
-    "margins": Picture("how far prototypes are apart, over rounds", lambda runs, w: curves.margins(runs)),
-    "sweep": Picture("accuracy under varying values (DIR is a sweep's)", swept, read),
-    "spiral": Picture("embeddings of two dimensions", lambda runs, w: spiral.spiral(runs, w.clients)),
+    "margins": Picture("how far prototypes are apart, over rounds", lambda runs, w: curves.margin_curves(runs)),
+    "sweep": Picture("accuracy under varying values (DIR is a sweep's)", sweep_picture, read_sweep),
+    "spiral": Picture("embeddings of two dimensions", lambda runs, w: spiral.spiral_picture(runs, w.clients)),
 }

@@ -11,14 +11,14 @@ from matplotlib.ticker import MaxNLocator
 
 from protofed.errors import UserError
 from protofed.pictures.curves import WAYS, said
-from protofed.pictures.runs import Run, grouped, titles
-from protofed.pictures.style import COLOURS, COLUMN, MARKS, head, lettered, open_axes, panels
+from protofed.pictures.runs import FinishedRun, group_by_setting, titles
+from protofed.pictures.style import COLOURS, COLUMN, MARKS, head, lettered, make_panels, open_axes
 
 
-def accuracies(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> dict[str, np.ndarray]:
+def client_accuracies(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS) -> dict[str, np.ndarray]:
     """For each group of runs and way to predict the accuracies of all clients in percent, those tested."""
     found = {}
-    for title, group in grouped(runs).items():
+    for title, group in group_by_setting(runs).items():
         for way in ways:
             every = [row.get(f"accuracy_{way}") for run in group for row in run.clients]
             if got := [value for value in every if value is not None]:
@@ -28,10 +28,10 @@ def accuracies(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> dict[str, np.
     return found
 
 
-def clients(runs: Sequence[Run], ways: Sequence[str] = WAYS) -> Figure:
+def clients(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS) -> Figure:
     """The strips of runs."""
-    several = ", clients of all seeds" if len(grouped(runs)) < len(runs) else ""
-    return strips(accuracies(runs, ways), ", ".join(dict.fromkeys(run.data for run in runs)) + several)
+    several = ", clients of all seeds" if len(group_by_setting(runs)) < len(runs) else ""
+    return strips(client_accuracies(runs, ways), ", ".join(dict.fromkeys(run.data for run in runs)) + several)
 
 
 @lettered
@@ -41,9 +41,14 @@ def strips(found: Mapping[str, np.ndarray], title: str) -> Figure:
     for place, values in enumerate(found.values()):
         beside = place + 0.22 * np.sin(2.4 * np.arange(len(values)))  # spread out, the same way every time
         axis.scatter(
-            values, beside, s=9, marker=MARKS[place % len(MARKS)], color=COLOURS[place % len(COLOURS)], alpha=0.6,
+            values,
+            beside,
+            s=9,
+            marker=MARKS[place % len(MARKS)],
+            color=COLOURS[place % len(COLOURS)],
+            alpha=0.6,
             linewidths=0,
-        )  # fmt: skip
+        )
         axis.plot([values.mean()] * 2, [place - 0.36, place + 0.36], color="black", linewidth=1.2)
     axis.set_yticks(range(len(found)), list(found))
     axis.set(ylim=(len(found) - 0.5, -0.5), xlabel="accuracy of each client in %; bar: mean", title=title)
@@ -52,7 +57,7 @@ def strips(found: Mapping[str, np.ndarray], title: str) -> Figure:
     return picture
 
 
-def attended(run: Run) -> np.ndarray:
+def attended(run: FinishedRun) -> np.ndarray:
     """How much each client counted in each round [clients, rounds], in equal shares; nan: not at all."""
     table = np.full((run.summary["clients"], len(run.rounds)), np.nan)
     for at, row in enumerate(run.rounds):
@@ -65,10 +70,10 @@ def attended(run: Run) -> np.ndarray:
 
 
 @lettered
-def attention(runs: Sequence[Run]) -> Figure:
+def attention(runs: Sequence[FinishedRun]) -> Figure:
     """Clients x rounds, one run above the other."""
     tables = [attended(run) for run in runs]
-    picture, axes = panels(len(runs), 1, 2.4)
+    picture, axes = make_panels(len(runs), 1, 2.4)
     known = np.concatenate([table[~np.isnan(table)] for table in tables])
     low, high = np.quantile(known, [0.02, 0.98])  # a few far ones would make all others alike
     for axis, table, title in zip(axes, tables, titles(runs), strict=True):

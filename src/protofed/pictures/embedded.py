@@ -18,11 +18,11 @@ from protofed.experiment.members import Members
 from protofed.experiment.results import Result, State
 from protofed.methods.fednh import FedNH
 from protofed.methods.protomargin import ProtoMargin
-from protofed.pictures.runs import Run
+from protofed.pictures.runs import FinishedRun
 from protofed.prototypes import Prototypes
 from protofed.training import take_part
 
-MOST = 1_500
+MOST_SAMPLES = 1_500
 """So many test embeddings are shown, drawn at random where there are more."""
 
 
@@ -87,15 +87,15 @@ def reading(state: State) -> Callable[[Net, Params, Examples], tuple[Tensor, Ten
     return features
 
 
-def with_data(result: Result, members: Members) -> State:
+def state_of_run(result: Result, members: Members) -> State:
     """The state that the run ended with, its clients having their data."""
     return result.state._replace(members=members)
 
 
-def everybody(run: Run, title: str, most: int = MOST) -> Embedded:
+def everybody(run: FinishedRun, title: str, most: int = MOST_SAMPLES) -> Embedded:
     """Each client's model (or the one they share) on its own test set: at most so many examples in all."""
     result, members = run.result(), run.members()
-    state = with_data(result, members)
+    state = state_of_run(result, members)
     if len({net.dim for net in members.nets}) > 1:
         raise UserError(f"{run.method}: its nets' embeddings have different sizes, so they are in no common space.")
     features, samples, local = reading(state), [], []
@@ -127,10 +127,10 @@ def params_of(state: State, number: int) -> Params:
     return method.single(trained.params, kept)
 
 
-def each(run: Run, title: str, clients: Sequence[int], most: int = MOST) -> list[Embedded]:
+def each(run: FinishedRun, title: str, clients: Sequence[int], most: int = MOST_SAMPLES) -> list[Embedded]:
     """Some clients' models on the same test examples, those of the classes that the client holds."""
     result, members = run.result(), run.members()
-    state, found = with_data(result, members), []
+    state, found = state_of_run(result, members), []
     features, shared = reading(state), Points.means(comparable(result), -1)
     with one_thread():
         for number in clients:

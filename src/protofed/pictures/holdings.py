@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from protofed.pictures.style import COLOURS, COLUMN, in_powers, lettered, open_axes, write
+from protofed.pictures.style import COLOURS, COLUMN, in_powers, lettered, open_axes, write_picture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from protofed.experiment.members import Members
 
 BLUE = COLOURS[0]
-MOST = 60
+MOST_CLIENTS = 60
 """With more clients than this, bubbles run together: sizes and numbers of classes are drawn instead."""
 
 
@@ -26,18 +26,18 @@ def counts(members: Members) -> np.ndarray:
 
 
 @lettered
-def picture(members: Members, title: str) -> Figure:
+def draw_holdings(members: Members, title: str) -> Figure:
     """Who holds what."""
     held = counts(members)
-    made = bubbles(members, held) if len(held) <= MOST else spreads(held)
+    made = bubbles(members, held) if len(held) <= MOST_CLIENTS else spreads(held)
     made.tight_layout()
     made.suptitle(f"{title}\n{len(held)} clients, {held.sum():,} training examples", y=1.0, va="bottom")
     return made
 
 
-def draw(members: Members, title: str, out: Path) -> None:
+def write_holdings(members: Members, title: str, out: Path) -> None:
     """Write the picture; the ending of the name says in which format."""
-    write(picture(members, title), out)
+    write_picture(draw_holdings(members, title), out)
 
 
 def bubbles(members: Members, held: np.ndarray) -> Figure:

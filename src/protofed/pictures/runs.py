@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 from protofed.errors import UserError
 from protofed.experiment.config import MAY_CHANGE, Config
 from protofed.experiment.folder import Folder
-from protofed.experiment.members import Members, titled
-from protofed.experiment.options import written
-from protofed.experiment.results import Result, Row
+from protofed.experiment.members import Members, dataset_title
+from protofed.experiment.options import toml_value
+from protofed.experiment.results import Result, RoundRow
 
 UNSEEN = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds"}
 """Settings in which the runs of one curve may differ; those of [engine] change nothing either."""
 
 
-class Run(NamedTuple):
+class FinishedRun(NamedTuple):
     """A finished run, by the small files of its folder."""
 
     folder: Path
     config: Config
     summary: Mapping[str, Any]
-    rounds: Sequence[Row]
-    clients: Sequence[Row]
+    rounds: Sequence[RoundRow]
+    clients: Sequence[RoundRow]
 
     @classmethod
-    def load(cls, folder: Path) -> Run:
+    def load(cls, folder: Path) -> FinishedRun:
         files = Folder.old(folder)
         return cls(folder, Config.load(folder / "config.toml"), files.result(), files.rounds(), files.clients())
 
@@ -38,7 +38,7 @@ class Run(NamedTuple):
     @property
     def data(self) -> str:
         """The dataset as it is to be called."""
-        return titled(self.summary["dataset"], self.summary.get("remark", ""))
+        return dataset_title(self.summary["dataset"], self.summary.get("remark", ""))
 
     def members(self) -> Members:
         """Its clients, with their data; those that it was made with, or none."""
@@ -52,28 +52,28 @@ class Run(NamedTuple):
         return Result.load(self.folder)
 
 
-def settings(config: Config) -> dict[str, Any]:
+def curve_settings(config: Config) -> dict[str, Any]:
     """What makes a curve another one: "section.key" and its value, without what does not matter."""
     table = {section: keys if isinstance(keys, dict) else {"": keys} for section, keys in config.table().items()}
     flat = {f"{section}.{key}": value for section, keys in table.items() for key, value in keys.items()}
     return {key: value for key, value in flat.items() if key not in UNSEEN and not key.startswith("engine.")}
 
 
-def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def group_by_setting(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs that differ in their seeds only, together, each group by its method and what makes it another one."""
-    groups: list[tuple[dict[str, Any], list[Run]]] = []
+    groups: list[tuple[dict[str, Any], list[FinishedRun]]] = []
     for run in runs:
-        own = settings(run.config) | {"data.name": run.data}
+        own = curve_settings(run.config) | {"data.name": run.data}
         for known, group in groups:
             if known == own:
                 group.append(run)
                 break
         else:
             groups.append((own, [run]))
-    return {name(own, [other for other, _ in groups]): group for own, group in groups}
+    return {curve_name(own, [other for other, _ in groups]): group for own, group in groups}
 
 
-def name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
+def curve_name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
     """A method with the settings in which it differs from the others of its kind, and the data if there are several.
 
     >>> fast, slow = ({"method.name": "fedavg", "train.lr": lr, "data.name": "mnist"} for lr in (0.1, 0.01))
@@ -87,16 +87,16 @@ def name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
 
     def told(key: str) -> str:
         section, _, last = key.partition(".")
-        value = written(own[key]).strip('"')
+        value = toml_value(own[key]).strip('"')
         return value if last == "name" else f"{last or section}={value}"
 
     return ", ".join([own["method.name"], *map(told, differing)])
 
 
-def titles(runs: Sequence[Run]) -> list[str]:
+def titles(runs: Sequence[FinishedRun]) -> list[str]:
     """A title for each run: its group's name and data, with its seed where the group has several."""
     found, data = {}, {run.data for run in runs}
-    for title, group in grouped(runs).items():
+    for title, group in group_by_setting(runs).items():
         for run in group:
             told = f"{title}, seed {run.config.run.seed}" if len(group) > 1 else title
             found[id(run)] = f"{told} on {run.data}" if len(data) == 1 else told

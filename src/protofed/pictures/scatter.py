@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from protofed.errors import UserError
 from protofed.pictures.embedded import Embedded, each, everybody
-from protofed.pictures.runs import Run, titles
-from protofed.pictures.style import COLUMN, head, lettered, look, panels
+from protofed.pictures.runs import FinishedRun, titles
+from protofed.pictures.style import COLUMN, head, lettered, look, make_panels
 
 NAMED = 20
 """With more classes than this there is no legend."""
@@ -58,9 +58,9 @@ def flattened(shown: Sequence[Embedded], flatten: Flatten) -> list[Embedded]:
 
 
 @lettered
-def picture(shown: Sequence[Embedded], alike: bool = False) -> Figure:
+def draw_scatter(shown: Sequence[Embedded], alike: bool = False) -> Figure:
     """The panels, two in a row, with one legend; `alike`: with the same axes."""
-    made, axes = panels(len(shown), 2, COLUMN if len(shown) == 1 else COLUMN / 2 + 0.2)
+    made, axes = make_panels(len(shown), 2, COLUMN if len(shown) == 1 else COLUMN / 2 + 0.2)
     scale = 1.0 if len(shown) == 1 else 0.55
     for axis, panel in zip(axes, shown, strict=True):
         for points, size, edge, alpha in (
@@ -72,9 +72,16 @@ def picture(shown: Sequence[Embedded], alike: bool = False) -> Figure:
                 colour, mark = look(int(label))
                 x, y = points.z[points.y == label].T
                 axis.scatter(
-                    x, y, s=size, color=colour, marker=mark if edge else "o", alpha=alpha, edgecolors=edge or "none",
-                    linewidths=(0.3 if points is panel.local else 0.9) if edge else 0, rasterized=edge is None,
-                )  # fmt: skip
+                    x,
+                    y,
+                    s=size,
+                    color=colour,
+                    marker=mark if edge else "o",
+                    alpha=alpha,
+                    edgecolors=edge or "none",
+                    linewidths=(0.3 if points is panel.local else 0.9) if edge else 0,
+                    rasterized=edge is None,
+                )
         axis.set(xticks=[], yticks=[])
         head(axis, panel.title, min(len(shown), 2))
     if alike:
@@ -84,11 +91,11 @@ def picture(shown: Sequence[Embedded], alike: bool = False) -> Figure:
         for axis in axes:
             axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     made.tight_layout(w_pad=0.6)
-    explain(made, shown)
+    legend_text(made, shown)
     return made
 
 
-def explain(made: Figure, shown: Sequence[Embedded]) -> None:
+def legend_text(made: Figure, shown: Sequence[Embedded]) -> None:
     """What the marks are, below."""
     every = [points.y for panel in shown for points in (panel.samples, panel.shared)]
     held = [int(label) for label in np.unique(np.concatenate(every))]
@@ -101,26 +108,31 @@ def explain(made: Figure, shown: Sequence[Embedded]) -> None:
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     if handles:
         made.legend(
-            handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False, handletextpad=0.0,
-            columnspacing=0.6, ncols=min(len(handles), max(1, int(50 / (longest + 4)))),
-        )  # fmt: skip
+            handles=handles,
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            frameon=False,
+            handletextpad=0.0,
+            columnspacing=0.6,
+            ncols=min(len(handles), max(1, int(50 / (longest + 4)))),
+        )
     large = "; large: the server's prototypes" if any(len(panel.shared.y) for panel in shown) else ""
     made.text(0.5, 0.0, f"dots: test examples; small: a client's mean of a class{large}", ha="center", fontsize=5.8)
 
 
-def tsne(runs: Sequence[Run]) -> Figure:
+def tsne(runs: Sequence[FinishedRun]) -> Figure:
     """Each run by a t-SNE of its own: distances between panels mean nothing."""
-    return picture([flattened([panel], by_tsne)[0] for panel in map(everybody, runs, titles(runs))])
+    return draw_scatter([flattened([panel], by_tsne)[0] for panel in map(everybody, runs, titles(runs))])
 
 
-def pca(runs: Sequence[Run]) -> Figure:
+def pca(runs: Sequence[FinishedRun]) -> Figure:
     """Each run in its own two principal directions."""
-    return picture([flattened([panel], by_pca)[0] for panel in map(everybody, runs, titles(runs))])
+    return draw_scatter([flattened([panel], by_pca)[0] for panel in map(everybody, runs, titles(runs))])
 
 
-def embeddings(runs: Sequence[Run], clients: Sequence[int]) -> Figure:
+def embeddings(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figure:
     """Some clients of each run side by side, by one map for the clients of a run."""
     panels = [
         flattened(each(run, title, clients or (0, 1)), by_pca) for run, title in zip(runs, titles(runs), strict=True)
     ]
-    return picture([panel for row in panels for panel in row], alike=len(runs) == 1)
+    return draw_scatter([panel for row in panels for panel in row], alike=len(runs) == 1)

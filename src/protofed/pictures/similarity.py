@@ -15,8 +15,8 @@ from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.experiment.config import GIVEN
 from protofed.pictures.embedded import server_prototypes
-from protofed.pictures.runs import Run, titles
-from protofed.pictures.style import COLUMN, head, lettered, panels
+from protofed.pictures.runs import FinishedRun, titles
+from protofed.pictures.style import COLUMN, head, lettered, make_panels
 
 
 class Alike(NamedTuple):
@@ -26,7 +26,7 @@ class Alike(NamedTuple):
     superclass: Sequence[int] = ()  # of each class; () if there are none
 
 
-def alike(run: Run, title: str) -> Alike:
+def most_similar(run: FinishedRun, title: str) -> Alike:
     """A run's prototypes; of several of a class the mean; classes that nobody has seen are left out."""
     result = run.result()
     found = server_prototypes(result)
@@ -46,7 +46,7 @@ def alike(run: Run, title: str) -> Alike:
     )
 
 
-def superclasses(run: Run) -> tuple[int, ...]:
+def superclasses(run: FinishedRun) -> tuple[int, ...]:
     """For each class its superclass, if the data have some and are at hand: the picture can do without."""
     if run.config.data.name == GIVEN:
         return ()
@@ -56,15 +56,17 @@ def superclasses(run: Run) -> tuple[int, ...]:
         return ()
 
 
-def in_order(shown: Alike) -> Alike:
+def class_order(shown: Alike) -> Alike:
     """The same with the classes of a superclass beside each other."""
     if not shown.superclass:
         return shown
     order = np.argsort(shown.superclass, kind="stable")
     return Alike(
-        shown.title, [shown.labels[at] for at in order], shown.cosines[np.ix_(order, order)],
+        shown.title,
+        [shown.labels[at] for at in order],
+        shown.cosines[np.ix_(order, order)],
         [shown.superclass[at] for at in order],
-    )  # fmt: skip
+    )
 
 
 def boxes(superclass: Sequence[int]) -> list[tuple[int, int]]:
@@ -77,14 +79,16 @@ def boxes(superclass: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(first.tolist(), counts.tolist(), strict=True))
 
 
-def similarity(runs: Sequence[Run]) -> Figure:
-    return picture([in_order(alike(run, title)) for run, title in zip(runs, titles(runs), strict=True)])
+def similarity_picture(runs: Sequence[FinishedRun]) -> Figure:
+    return draw_similarity(
+        [class_order(most_similar(run, title)) for run, title in zip(runs, titles(runs), strict=True)]
+    )
 
 
 @lettered
-def picture(shown: Sequence[Alike]) -> Figure:
+def draw_similarity(shown: Sequence[Alike]) -> Figure:
     """A map for each, all with the same colours; the diagonal, always 1, is left out."""
-    made, axes = panels(len(shown), 2, COLUMN - 0.3 if len(shown) == 1 else COLUMN / 2 + 0.2)
+    made, axes = make_panels(len(shown), 2, COLUMN - 0.3 if len(shown) == 1 else COLUMN / 2 + 0.2)
     cut = [np.where(np.eye(len(one.cosines), dtype=bool), np.nan, one.cosines) for one in shown]
     known = np.concatenate([values[~np.isnan(values)] for values in cut])
     low, high = np.quantile(known, [0.005, 0.995])  # a few far ones would make all others alike

@@ -11,15 +11,15 @@ from matplotlib.figure import Figure
 
 from protofed.errors import UserError
 from protofed.methods.fednh import head_of
-from protofed.pictures.embedded import params_of, with_data
-from protofed.pictures.runs import Run, titles
-from protofed.pictures.style import COLOURS, COLUMN, head, lettered, write
+from protofed.pictures.embedded import params_of, state_of_run
+from protofed.pictures.runs import FinishedRun, titles
+from protofed.pictures.style import COLOURS, COLUMN, head, lettered, write_picture
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Panel(NamedTuple):
+class SpiralPanel(NamedTuple):
     title: str
     z: np.ndarray  # [n, 2]: embeddings
     y: np.ndarray  # [n]: their classes
@@ -27,7 +27,7 @@ class Panel(NamedTuple):
 
 
 @lettered
-def picture(panels: Sequence[Panel], columns: int = 4) -> Figure:
+def draw_spirals(panels: Sequence[SpiralPanel], columns: int = 4) -> Figure:
     """The panels, side by side, each of half a column's width."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -48,12 +48,12 @@ def picture(panels: Sequence[Panel], columns: int = 4) -> Figure:
     return made
 
 
-def draw(panels: Sequence[Panel], out: Path, columns: int = 4) -> None:
+def write_spirals(panels: Sequence[SpiralPanel], out: Path, columns: int = 4) -> None:
     """Write the panels; the ending of the name says in which format."""
-    write(picture(panels, columns), out)
+    write_picture(draw_spirals(panels, columns), out)
 
 
-def spiral(runs: Sequence[Run], clients: Sequence[int]) -> Figure:
+def spiral_picture(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figure:
     """Each run's model, or some clients' models, on the balanced test set, with the rows of its head as rays."""
     shown = []
     for run, title in zip(runs, titles(runs), strict=True):
@@ -63,11 +63,11 @@ def spiral(runs: Sequence[Run], clients: Sequence[int]) -> Figure:
                 f"{run.folder}: its embeddings have {members.nets[0].dim} dimensions, this picture wants 2 "
                 "(net.name=mlp_spiral). --what tsne or pca brings them into the plane."
             )
-        state = with_data(run.result(), members)
+        state = state_of_run(run.result(), members)
         for number in clients or (None,):
             params = state.model(0).params if number is None else params_of(state, number)
             net = members.nets[number or 0]
             z, y = net.features(params, members.balanced[0])
             told = title if number is None else f"{title}, client {number}"
-            shown.append(Panel(told, z.numpy(), y.numpy(), params[head_of(params)].numpy()))
-    return picture(shown, columns=2)
+            shown.append(SpiralPanel(told, z.numpy(), y.numpy(), params[head_of(params)].numpy()))
+    return draw_spirals(shown, columns=2)

@@ -23,8 +23,17 @@ from protofed.errors import UserError
 COLUMN = 3.4
 """The width of a printed column in inches: a picture of this width is made to be shown as it is."""
 COLOURS = (
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999", "#882255", "#ddcc77",
-)  # fmt: skip
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#000000",
+    "#999999",
+    "#882255",
+    "#ddcc77",
+)
 """Told apart by everybody (Okabe and Ito; the last two are Tol's)."""
 STYLES = ("-", "--", "-.", ":")
 """So that lines can be told apart without colours, too."""
@@ -32,19 +41,26 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")
 """So that classes can: seven of them, ten colours, hence 70 different pairs."""
 ENDINGS = (".png", ".svg", ".pdf")
 LETTERS: dict[Any, Any] = {
-    "font.size": 7.5, "axes.titlesize": 8, "axes.labelsize": 7.5, "xtick.labelsize": 6.5, "ytick.labelsize": 6.5,
-    "legend.fontsize": 7, "figure.titlesize": 8.5, "axes.linewidth": 0.6, "svg.hashsalt": "protofed",
-}  # fmt: skip
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 7,
+    "figure.titlesize": 8.5,
+    "axes.linewidth": 0.6,
+    "svg.hashsalt": "protofed",
+}
 
-Given = ParamSpec("Given")
+Drawing = ParamSpec("Drawing")
 Made = TypeVar("Made")
 
 
-def lettered(draw: Callable[Given, Made]) -> Callable[Given, Made]:
+def lettered(draw: Callable[Drawing, Made]) -> Callable[Drawing, Made]:
     """A function that draws, with letters that can be read at column width."""
 
     @wraps(draw)
-    def drawn(*args: Given.args, **options: Given.kwargs) -> Made:
+    def drawn(*args: Drawing.args, **options: Drawing.kwargs) -> Made:
         with plt.rc_context(LETTERS):
             return draw(*args, **options)
 
@@ -58,7 +74,7 @@ def must_be_a_picture(out: Path) -> None:
 
 
 @lettered
-def write(picture: Figure, out: Path) -> None:
+def write_picture(picture: Figure, out: Path) -> None:
     """Write a picture, the same one always the same; the ending of the name says in which format."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a label's letter that the font has not
@@ -92,7 +108,7 @@ def look(label: int) -> tuple[str, str]:
     return COLOURS[label % len(COLOURS)], MARKS[label % len(MARKS)]
 
 
-def panels(count: int, columns: int, high: float) -> tuple[Figure, list[Axes]]:
+def make_panels(count: int, columns: int, high: float) -> tuple[Figure, list[Axes]]:
     """So many square or flat axes in a picture of column width, `high` inches each."""
     columns = min(columns, count)
     rows = -(-count // columns)

@@ -9,24 +9,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.measures.intervals import Row
-from protofed.pictures.style import COLOURS, MARKS, STYLES, lettered, open_axes, panels
+from protofed.measures.intervals import SettingRow
+from protofed.pictures.style import COLOURS, MARKS, STYLES, lettered, make_panels, open_axes
 
 ACCURACIES = ("by head", "by prototype", "server")
 APART = "prototype distance"
 
 
 @lettered
-def picture(found: Sequence[Row]) -> Figure:
+def draw_sweep(found: Sequence[SettingRow]) -> Figure:
     """The first key of the grid is the axis, each combination of the others a line; means and 95 % intervals."""
     key = found[0].setting.partition("=")[0]
     names = [name for name in ACCURACIES if any(name in row.figures for row in found)]
     apart = any(APART in row.figures for row in found)
-    made, axes = panels(1 + apart, 1, 1.9)
-    lines(axes[0], found, names, 100.0)
+    made, axes = make_panels(1 + apart, 1, 1.9)
+    sweep_lines(axes[0], found, names, 100.0)
     axes[0].set(ylabel="accuracy in %", xlabel="" if apart else key)
     if apart:
-        lines(axes[1], found, [APART], 1.0)
+        sweep_lines(axes[1], found, [APART], 1.0)
         axes[1].set(ylabel="distance of local\nto global prototypes", xlabel=key)
     for axis in axes:
         open_axes(axis)
@@ -37,7 +37,7 @@ def picture(found: Sequence[Row]) -> Figure:
     return made
 
 
-def lines(axis: Axes, found: Sequence[Row], names: Sequence[str], scale: float) -> None:
+def sweep_lines(axis: Axes, found: Sequence[SettingRow], names: Sequence[str], scale: float) -> None:
     """A line for each name and each combination of the grid's other keys."""
     places = numbers(list(dict.fromkeys(axis_value(row) for row in found)))
     others = list(dict.fromkeys(" ".join(row.setting.split()[1:]) for row in found))
@@ -51,14 +51,21 @@ def lines(axis: Axes, found: Sequence[Row], names: Sequence[str], scale: float) 
                 kind = number * len(names) + place
                 look = f"{MARKS[kind % len(MARKS)]}{STYLES[place % len(STYLES)]}"
                 axis.errorbar(
-                    x, scale * y, scale * half, fmt=look, color=COLOURS[kind % len(COLOURS)], capsize=2, markersize=3,
-                    linewidth=1.2, label=f"{name}, {other}" if other else name,
-                )  # fmt: skip
+                    x,
+                    scale * y,
+                    scale * half,
+                    fmt=look,
+                    color=COLOURS[kind % len(COLOURS)],
+                    capsize=2,
+                    markersize=3,
+                    linewidth=1.2,
+                    label=f"{name}, {other}" if other else name,
+                )
     if not all(map(is_number, places)):
         axis.set_xticks(list(places.values()), list(places))
 
 
-def axis_value(row: Row) -> str:
+def axis_value(row: SettingRow) -> str:
     """The value of the grid's first key."""
     if not row.setting:
         raise UserError("This sweep has no grid: there is nothing along which to draw it.")

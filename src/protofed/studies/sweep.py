@@ -21,18 +21,18 @@ import torch
 from protofed.engines.pool import ends_with
 from protofed.errors import UserError
 from protofed.experiment.config import Config
-from protofed.experiment.folder import Folder, read_json, write
+from protofed.experiment.folder import Folder, read_json, write_atomically
 from protofed.experiment.results import Result
 from protofed.experiment.runner import run
-from protofed.measures.intervals import Interval, Row, figures_of
-from protofed.measures.question import with_data
+from protofed.measures.intervals import Interval, SettingRow, figures_of
+from protofed.measures.question import state_with_data
 from protofed.prototypes import Prototypes
 
 AT_ONCE = 2
 EXTRA = "prototype_distance.json"
 
 
-class Job(NamedTuple):
+class SweepRun(NamedTuple):
     """One run of a sweep."""
 
     setting: str  # "method.pull=0.5 train.lr=0.1"
@@ -41,7 +41,7 @@ class Job(NamedTuple):
     config: Config
 
 
-def settings(words: Sequence[str]) -> list[str]:
+def grid_settings(words: Sequence[str]) -> list[str]:
     """Every combination of "section.key=a,b,c" words, the first one changing slowest.
 
     >>> settings(["method.pull=0,1", "net.hidden=[8],[8,8]"])[1:3]
@@ -68,19 +68,19 @@ def split(values: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def plan(file: Path | None, grid: Sequence[str], seeds: int, sets: Sequence[str], out: Path) -> list[Job]:
+def plan_runs(file: Path | None, grid: Sequence[str], seeds: int, sets: Sequence[str], out: Path) -> list[SweepRun]:
     """All runs, seed by seed; what is wrong with any of them is said before the first begins."""
     made = []
-    for seed, setting in product(range(seeds), settings(grid)):
+    for seed, setting in product(range(seeds), grid_settings(grid)):
         config = Config.load(file, [*sets, *setting.split(), f"run.seed={seed}", "engine.workers=1"])
         folder = setting.replace("/", "_").replace(" ", "+") or "as-it-is"
-        made.append(Job(setting, seed, out / folder / f"seed-{seed}", config))
+        made.append(SweepRun(setting, seed, out / folder / f"seed-{seed}", config))
     if len({job.out for job in made}) < len(made):
         raise UserError("--grid: a value is there twice.")
     return made
 
 
-def finished(out: Path, config: Config) -> dict[str, Any]:
+def finish_run(out: Path, config: Config) -> dict[str, Any]:
     """The result.json of a run in this folder, which is done, continued, or done already."""
     before = out / "config.toml"
     if before.exists():
@@ -90,7 +90,7 @@ def finished(out: Path, config: Config) -> dict[str, Any]:
             raise UserError(f"{out} is of another experiment. Give another --out, or remove it.")
     result = None if (out / "result.json").exists() else run(config, out, resume=before.exists())
     if not (out / EXTRA).exists():
-        write(out / EXTRA, json.dumps({"distance": distance(result or Result.load(out))}).encode())
+        write_atomically(out / EXTRA, json.dumps({"distance": distance(result or Result.load(out))}).encode())
     return Folder(out).result()
 
 
@@ -99,7 +99,7 @@ def distance(result: Result) -> float | None:
     known = result.prototypes
     if known is None or known.mean.shape[1] != 1 or not result.summary["accuracy"]["prototype"]:
         return None
-    found, state = [], with_data(result)
+    found, state = [], state_with_data(result)
     for client, train in enumerate(state.members.train):
         held = state.model(client)
         own = Prototypes.of(*held.net.features(held.params, train), classes=len(known.mean))
@@ -109,12 +109,12 @@ def distance(result: Result) -> float | None:
     return float(every.mean()) if len(every) else None
 
 
-def done(jobs: Sequence[Job], told: Callable[[Job, dict[str, Any]], None]) -> None:
+def run_all(jobs: Sequence[SweepRun], told: Callable[[SweepRun, dict[str, Any]], None]) -> None:
     """Do all of them; `told` hears of each as it ends. An error, or Ctrl-C, stops the others: they can be continued."""
     others = set(active_children())
     with ProcessPoolExecutor(AT_ONCE, initializer=ends_with, initargs=(os.getpid(),)) as pool:
         try:
-            waiting = {pool.submit(finished, job.out, job.config): job for job in jobs}
+            waiting = {pool.submit(finish_run, job.out, job.config): job for job in jobs}
             for one in as_completed(waiting):
                 told(waiting[one], one.result())
         except BaseException:
@@ -123,29 +123,29 @@ def done(jobs: Sequence[Job], told: Callable[[Job, dict[str, Any]], None]) -> No
             raise
 
 
-def rows(jobs: Sequence[Job]) -> list[Row]:
+def setting_rows(jobs: Sequence[SweepRun]) -> list[SettingRow]:
     """What the finished runs of a sweep gave, by setting."""
-    made: dict[str, Row] = {}
+    made: dict[str, SettingRow] = {}
     for job in jobs:
-        row = made.setdefault(job.setting, Row(job.setting, {}))
-        for name, value in figures(job.out):
+        row = made.setdefault(job.setting, SettingRow(job.setting, {}))
+        for name, value in run_figures(job.out):
             row.figures.setdefault(name, {})[job.seed] = value
     return list(made.values())
 
 
-def figures(out: Path) -> Iterator[tuple[str, float]]:
+def run_figures(out: Path) -> Iterator[tuple[str, float]]:
     yield from figures_of(Folder(out).result())
     if (found := read_json(out / EXTRA, "distance")["distance"]) is not None:
         yield "prototype distance", found
 
 
-def read(folder: Path) -> list[Row]:
+def read_sweep(folder: Path) -> list[SettingRow]:
     """The rows of a finished sweep."""
     if not (folder / "sweep.json").is_file():
         raise UserError(f"{folder} is not the folder of a finished sweep: it has no sweep.json. Give its --out.")
     stored = json.loads((folder / "sweep.json").read_text())
     return [
-        Row(
+        SettingRow(
             " ".join(f"{key}={value}" for key, value in one["setting"].items()),
             {name: {int(seed): value for seed, value in of["seeds"].items()} for name, of in one["figures"].items()},
         )
@@ -153,13 +153,13 @@ def read(folder: Path) -> list[Row]:
     ]
 
 
-def best(found: Sequence[Row]) -> Row | None:
+def best_setting(found: Sequence[SettingRow]) -> SettingRow | None:
     """The setting with the highest mean accuracy on validation sets, if there are any."""
     with_validation = [row for row in found if row.interval("validation")]
     return max(with_validation, key=lambda row: row.interval("validation") or Interval(0, None, 0), default=None)
 
 
-def as_json(found: Sequence[Row]) -> list[dict[str, Any]]:
+def as_json(found: Sequence[SettingRow]) -> list[dict[str, Any]]:
     """Everything of the table, and what it was made of."""
     return [
         {

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 
 from protofed.pictures import scatter
 from protofed.pictures import sweep_plot as swept
-from protofed.pictures.runs import Run
+from protofed.pictures.runs import FinishedRun
 from protofed.studies.reproduce.study import Cell, Study
-from protofed.studies.sweep import Job, rows
+from protofed.studies.sweep import SweepRun, setting_rows
 
 BASELINES = ("local", "fesem", "fedprox", "fedper", "fedavg", "fedrep")
-WAYS = (3, 4, 5)
-MNIST = {  # by method and standard deviation of n: n = 3, 4, 5
+CLASSES_PER_CLIENT = (3, 4, 5)
+MNIST_RECIPE = {  # by method and standard deviation of n: n = 3, 4, 5
     ("local", 2): ("94.05 ± 2.93", "93.35 ± 3.26", "92.92 ± 3.17"),
     ("local", 3): ("93.44 ± 3.57", "94.24 ± 2.49", "93.97 ± 2.97"),
     ("fesem", 2): ("95.26 ± 3.48", "97.06 ± 2.72", "96.31 ± 2.41"),
@@ -51,7 +51,7 @@ FEMNIST = {
     ("fedproto mixed", 1): ("97.10 ± 1.63", "94.83 ± 1.60", "93.76 ± 2.30"),
     ("fedproto mixed", 2): ("95.33 ± 1.30", "94.98 ± 1.69", "92.94 ± 2.34"),
 }
-CIFAR10 = {
+CIFAR10_RECIPE = {
     ("local", 1): ("79.72 ± 9.45", "67.62 ± 7.15", "58.64 ± 6.57"),
     ("local", 2): ("68.15 ± 9.88", "61.03 ± 11.83", "58.81 ± 12.90"),
     ("fesem", 1): ("80.19 ± 3.31", "76.40 ± 3.23", "74.17 ± 3.51"),
@@ -70,13 +70,37 @@ CIFAR10 = {
     ("fedproto mixed", 2): ("79.90 ± 1.08", "75.78 ± 1.05", "72.67 ± 1.09"),
 }
 SENT = {
-    "mnist": {"local": "0, 0", "fesem": "430, 150", "fedprox": "430, 110", "fedper": "106, 100", "fedavg": "430, 150",
-              "fedrep": "110, 100", "fedproto": "4, 100", "fedproto mixed": "4, 100"},
-    "femnist": {"local": "0, 0", "fesem": "16,000, 200", "fedprox": "16,000, 300", "fedper": "102, 250",
-                "fedavg": "16,000, 300", "fedrep": "102, 200", "fedproto": "4, 120", "fedproto mixed": "4, 120"},
-    "cifar10": {"local": "0, 0", "fesem": "235,000, 120", "fedprox": "235,000, 150", "fedper": "225,000, 130",
-                "fedavg": "235,000, 150", "fedrep": "225,000, 110", "fedproto": "41, 110", "fedproto mixed": "41, 110"},
-}  # fmt: skip
+    "mnist": {
+        "local": "0, 0",
+        "fesem": "430, 150",
+        "fedprox": "430, 110",
+        "fedper": "106, 100",
+        "fedavg": "430, 150",
+        "fedrep": "110, 100",
+        "fedproto": "4, 100",
+        "fedproto mixed": "4, 100",
+    },
+    "femnist": {
+        "local": "0, 0",
+        "fesem": "16,000, 200",
+        "fedprox": "16,000, 300",
+        "fedper": "102, 250",
+        "fedavg": "16,000, 300",
+        "fedrep": "102, 200",
+        "fedproto": "4, 120",
+        "fedproto mixed": "4, 120",
+    },
+    "cifar10": {
+        "local": "0, 0",
+        "fesem": "235,000, 120",
+        "fedprox": "235,000, 150",
+        "fedper": "225,000, 130",
+        "fedavg": "235,000, 150",
+        "fedrep": "225,000, 110",
+        "fedproto": "41, 110",
+        "fedproto mixed": "41, 110",
+    },
+}
 """Numbers sent a round in thousands, and rounds, by method."""
 KNOWN = (
     "The paper does not tell the settings of its baselines: FeSEM's centres and FedProx's mu are the defaults of "
@@ -92,24 +116,26 @@ TWO_TABLES = (
     "it would be the worst.",
 )
 QUICK = ("run.rounds=20", "partition.shots=20", "partition.test=20")
-TESTED = "run.eval_every=5"  # testing every round would be a tenth of the work, and more for methods with one model
+TEST_EVERY = "run.eval_every=5"  # testing every round would be a tenth of the work, and more for methods with one model
 
 
 def changes(method: str, data: str) -> tuple[str, ...]:
     """What is changed in the recipe; which part of a net is shared is told by the numbers that the paper counts."""
-    words: tuple[str, ...] = () if data == "cifar10" else (TESTED,)  # cifar10's recipes say how often themselves
+    words: tuple[str, ...] = () if data == "cifar10" else (TEST_EVERY,)  # cifar10's recipes say how often themselves
     words += (f"method.name={method}",) if method in BASELINES else ()
     if method in ("fedper", "fedrep") and data != "cifar10":
         words += ("method.shared=convs",)
     return (*words, "method.head_epochs=1") if method == "fedrep" else words
 
 
-def table(data: str, theirs: Mapping[tuple[str, int], tuple[str, ...]], stdevs: Sequence[int]) -> tuple[Cell, ...]:
+def table_cells(
+    data: str, theirs: Mapping[tuple[str, int], tuple[str, ...]], stdevs: Sequence[int]
+) -> tuple[Cell, ...]:
     """Rows of one dataset, with a column for each number of classes and standard deviation."""
     plain, mixed = RECIPES[data]
     made = []
     for stdev, method in product(stdevs, (*BASELINES, "fedproto", "fedproto mixed")):
-        for ways, paper in zip(WAYS, theirs[method, stdev], strict=True):
+        for ways, paper in zip(CLASSES_PER_CLIENT, theirs[method, stdev], strict=True):
             split = tuple(
                 word for word in (f"partition.ways={ways}", f"partition.stdev={stdev}") if word not in AS_IT_IS[data]
             )
@@ -138,17 +164,17 @@ AS_IT_IS = {
 """What the recipes say themselves."""
 
 
-def panels(jobs: Sequence[Job]) -> Figure:
+def figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. 2: test embeddings of the first seed's runs."""
-    return scatter.tsne([Run.load(job.out) for job in jobs if job.seed == 0])
+    return scatter.tsne([FinishedRun.load(job.out) for job in jobs if job.seed == 0])
 
 
-def along(jobs: Sequence[Job]) -> Figure:
+def along(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. 3 and 4: accuracy, and for Fig. 4 the distance of prototypes, along the value that is varied."""
-    return swept.picture(rows([job._replace(setting=varied(job)) for job in jobs]))
+    return swept.draw_sweep(setting_rows([job._replace(setting=varied(job)) for job in jobs]))
 
 
-def varied(job: Job) -> str:
+def varied(job: SweepRun) -> str:
     """A run as a sweep has it: the value that is varied, then the method."""
     method, _, value = job.setting.partition(", ")
     return f"{value} method.name={method}"
@@ -189,34 +215,71 @@ STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         Study(
-            "fedproto-table1", "FedProto, Table 1: MNIST, stdev 2", table("mnist", MNIST, (2,)), QUICK,
-            ("n = 3",), (*TWO_TABLES, *KNOWN), SENT["mnist"],
+            "fedproto-table1",
+            "FedProto, Table 1: MNIST, stdev 2",
+            table_cells("mnist", MNIST_RECIPE, (2,)),
+            QUICK,
+            ("n = 3",),
+            (*TWO_TABLES, *KNOWN),
+            SENT["mnist"],
         ),
         Study(
-            "fedproto-table2", "FedProto, Table 2: MNIST, stdev 3", table("mnist", MNIST, (3,)), QUICK, ("n = 3",),
-            KNOWN, SENT["mnist"],
+            "fedproto-table2",
+            "FedProto, Table 2: MNIST, stdev 3",
+            table_cells("mnist", MNIST_RECIPE, (3,)),
+            QUICK,
+            ("n = 3",),
+            KNOWN,
+            SENT["mnist"],
         ),
         Study(
-            "fedproto-table3", "FedProto, Table 3: FEMNIST (a stand-in), stdev 1 and 2",
-            table("femnist", FEMNIST, (1, 2)), QUICK, ("n = 3, stdev 1",), (*DIGITS, *KNOWN), SENT["femnist"],
+            "fedproto-table3",
+            "FedProto, Table 3: FEMNIST (a stand-in), stdev 1 and 2",
+            table_cells("femnist", FEMNIST, (1, 2)),
+            QUICK,
+            ("n = 3, stdev 1",),
+            (*DIGITS, *KNOWN),
+            SENT["femnist"],
         ),
         Study(
-            "fedproto-table4", "FedProto, Table 4: CIFAR-10 (a subset), stdev 1 and 2",
-            table("cifar10", CIFAR10, (1, 2)), ("run.rounds=2", "partition.shots=4", "partition.test=4"),
-            ("n = 3, stdev 1",), (*SUBSET, *KNOWN), SENT["cifar10"],
+            "fedproto-table4",
+            "FedProto, Table 4: CIFAR-10 (a subset), stdev 1 and 2",
+            table_cells("cifar10", CIFAR10_RECIPE, (1, 2)),
+            ("run.rounds=2", "partition.shots=4", "partition.test=4"),
+            ("n = 3, stdev 1",),
+            (*SUBSET, *KNOWN),
+            SENT["cifar10"],
         ),
         Study(
-            "fedproto-figure2", "FedProto, Fig. 2: t-SNE of test embeddings, MNIST, n = 3", FIGURE2, QUICK, ("n = 3",),
-            (), {}, panels, seeds=1,
+            "fedproto-figure2",
+            "FedProto, Fig. 2: t-SNE of test embeddings, MNIST, n = 3",
+            FIGURE2,
+            QUICK,
+            ("n = 3",),
+            (),
+            {},
+            figure2_panels,
+            seeds=1,
         ),
         Study(
-            "fedproto-figure3", "FedProto, Fig. 3: MNIST with fewer images of a class", FIGURE3, ("run.rounds=20",),
+            "fedproto-figure3",
+            "FedProto, Fig. 3: MNIST with fewer images of a class",
+            FIGURE3,
+            ("run.rounds=20",),
             ("partition.shots=10", "partition.shots=20", "partition.shots=40"),
-            ("The paper does not say which numbers of images it had.",), {}, along,
+            ("The paper does not say which numbers of images it had.",),
+            {},
+            along,
         ),
         Study(
-            "fedproto-figure4", "FedProto, Fig. 4: λ, on the stand-in of FEMNIST", FIGURE4, ("run.rounds=20",),
-            tuple(f"method.pull={pull}" for pull in (0, 1, 4)), DIGITS, {}, along,
+            "fedproto-figure4",
+            "FedProto, Fig. 4: λ, on the stand-in of FEMNIST",
+            FIGURE4,
+            ("run.rounds=20",),
+            tuple(f"method.pull={pull}" for pull in (0, 1, 4)),
+            DIGITS,
+            {},
+            along,
         ),
     )
-}  # fmt: skip
+}

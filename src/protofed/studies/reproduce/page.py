@@ -10,7 +10,7 @@ from rich.table import Table
 from protofed.studies.reproduce.study import LAST, NEAR, Seen, Study, figure, orderings
 
 ACCURACY = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
-SMALL = (
+QUICK_NOTE = (
     "This is the small version, of few rounds and images: it shows that all runs, not what the paper's settings give."
 )
 SPREAD = (
@@ -47,14 +47,20 @@ def details(study: Study, found: Sequence[Seen]) -> tuple[list[str], list[list[s
             ours = one.mean
             lines.append(
                 [
-                    one.cell.row, f"{100 * ours.spread:.1f}", f"{100 * ours.running:.2f}",
-                    one.cell.paper.partition("± ")[2], str(ours.converged), rounds, f"{ours.sent / 1000:,.1f}", sent,
+                    one.cell.row,
+                    f"{100 * ours.spread:.1f}",
+                    f"{100 * ours.running:.2f}",
+                    one.cell.paper.partition("± ")[2],
+                    str(ours.converged),
+                    rounds,
+                    f"{ours.sent / 1000:,.1f}",
+                    sent,
                 ]
-            )  # fmt: skip
+            )
     return heads, lines
 
 
-def verdict(found: Sequence[Seen]) -> list[str]:
+def study_verdict(found: Sequence[Seen]) -> list[str]:
     """Do the paper's orderings hold?"""
     same, opposite, open_, told = orderings(found)
     total = same + opposite + open_
@@ -76,9 +82,11 @@ def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     made = Table(box=SIMPLE_HEAD, padding=0)  # three columns of ours and the paper's fit 80 letters
     for place, name in enumerate(heads):
         made.add_column(
-            name, justify="right" if place else "left", style="dim" if name.startswith("paper") else None,
+            name,
+            justify="right" if place else "left",
+            style="dim" if name.startswith("paper") else None,
             no_wrap=not place,
-        )  # fmt: skip
+        )
     for line in lines:
         made.add_row(*line)
     return made
@@ -97,7 +105,7 @@ def page(study: Study, found: Sequence[Seen], quick: bool) -> str:
     parts += [ACCURACY, markdown(*grid(found))]
     if study.sent:
         parts += [SPREAD, markdown(*details(study, found))]
-    parts += [*verdict(found), *([SMALL] if quick else [])]
+    parts += [*study_verdict(found), *([QUICK_NOTE] if quick else [])]
     if study.known:
         parts += ["Known differences:", "\n".join(f"- {one}" for one in study.known)]
     commands = dict.fromkeys(one.cell.command(0, study.smaller(quick)) for one in found)

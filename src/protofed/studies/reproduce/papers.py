@@ -61,7 +61,7 @@ PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         ("figure10", "Fig. 1, 10: embeddings, curves", NOT_YET, "protofed draw DIR --what tsne, --what curves"),
         ("domainnet", "DomainNet in all of these", CANNOT, NO_DATA),
     ),
-}  # fmt: skip
+}
 
 ENTRIES: tuple[Entry, ...] = tuple(
     Entry(f"{short}-{name}", paper, shows, state, how)

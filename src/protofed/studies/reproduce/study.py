@@ -14,11 +14,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
+from protofed.experiment.accuracy import over_clients
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
-from protofed.measures.accuracy import over_clients
 from protofed.measures.intervals import Interval, paired
-from protofed.studies.sweep import Job
+from protofed.studies.sweep import SweepRun
 
 NEAR, LAST = 0.005, 10
 """A run has converged in the first round that is as good as the mean of its last ten, less half a point."""
@@ -50,10 +50,10 @@ class Cell:
         config = self.job(Path(), 0, smaller).config
         return f"{config.digest()[:16]} {config.run.rounds}"
 
-    def job(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> Job:
+    def job(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> SweepRun:
         file = recipe(self.recipe)
         config = Config.load(file, [*self.words, *smaller, f"run.seed={seed}", "engine.workers=1"])
-        return Job(f"{self.row}, {self.column}", seed, self.out(root, seed, smaller), config)
+        return SweepRun(f"{self.row}, {self.column}", seed, self.out(root, seed, smaller), config)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Study:
     quick_columns: tuple[str, ...]
     known: tuple[str, ...]  # what is known to differ from the paper
     sent: Mapping[str, str]  # numbers sent a round, and rounds to converge, as the paper has them, by row
-    picture: Callable[[Sequence[Job]], Figure] | None = None
+    picture: Callable[[Sequence[SweepRun]], Figure] | None = None
     seeds: int = 3
 
     def chosen(self, quick: bool) -> tuple[Cell, ...]:
@@ -76,9 +76,9 @@ class Study:
     def smaller(self, quick: bool) -> tuple[str, ...]:
         return self.quick if quick else ()
 
-    def jobs(self, root: Path, seeds: int, quick: bool, kept: Kept | None = None) -> list[Job]:
+    def jobs(self, root: Path, seeds: int, quick: bool, kept: KeptFigures | None = None) -> list[SweepRun]:
         """All runs but those kept, seed by seed, none of them twice."""
-        made: dict[Path, Job] = {}
+        made: dict[Path, SweepRun] = {}
         for seed in range(seeds):
             for cell in self.chosen(quick):
                 if (cell, seed) in (kept or {}):
@@ -127,7 +127,7 @@ def recipe(name: str) -> Path:
     raise UserError(f"There is no recipes/{name}.toml. Run this in a checkout of protofed, which has the recipes.")
 
 
-def figures(cell: Cell, path: Path) -> Figures:
+def cell_figures(cell: Cell, path: Path) -> Figures:
     """From the folder of a finished run."""
     folder, key = Folder(path), f"accuracy_{cell.way}"
     result = folder.result()
@@ -196,20 +196,24 @@ def to_keep(study: Study, found: Sequence[Seen], quick: bool) -> dict[str, Any]:
     """Everything that the tables are made of, small enough to keep."""
     cells = [
         {
-            "row": one.cell.row, "column": one.cell.column, "way": one.cell.way, "paper": one.cell.paper or None,
-            "command": one.cell.command(0, study.smaller(quick)), "digest": one.cell.digest(study.smaller(quick)),
+            "row": one.cell.row,
+            "column": one.cell.column,
+            "way": one.cell.way,
+            "paper": one.cell.paper or None,
+            "command": one.cell.command(0, study.smaller(quick)),
+            "digest": one.cell.digest(study.smaller(quick)),
             "runs": {str(seed): run._asdict() for seed, run in one.runs.items()},
         }
         for one in found
-    ]  # fmt: skip
+    ]
     return {"name": study.name, "quick": quick, "title": study.title, "cells": cells}
 
 
-Kept = dict[tuple[Cell, int], Figures]
+KeptFigures = dict[tuple[Cell, int], Figures]
 """What is known already, by cell and seed."""
 
 
-def read_kept(file: Path, study: Study, quick: bool) -> Kept:
+def read_kept(file: Path, study: Study, quick: bool) -> KeptFigures:
     """What `to_keep` made, of cells that are the same experiments as now."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
