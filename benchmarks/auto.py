@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from protofed.engines.choice import resolved
+from protofed.experiment.run import resolve_engine
 from protofed.engines.loop import Loop
 from protofed.engines.replay import PATIENCE
 from protofed.engines.stacked import Stacked
@@ -54,7 +54,7 @@ def main() -> None:
                 began = time.perf_counter()
                 engine.train(turn, downs)
                 best[name] = min(best[name], time.perf_counter() - began)
-        choice = resolved(config, members).engine
+        choice = resolve_engine(config, members).engine
         told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in best.items())
         print(f"{title}: {told}; auto takes {choice.name}, {best[choice.name] / min(best.values()):.2f} of the best")
 

@@ -20,6 +20,7 @@ from protofed.engines.stack_training import train_together
 from protofed.engines.stacked import LARGEST_STACK, Stacked
 from protofed.engines.threads import one_thread
 from protofed.experiment.members import Members
+from protofed.experiment.run import resolve_engine
 from protofed.experiment.runner import Runner
 from protofed.methods.parts import clusters
 from protofed.training import train_client
@@ -77,7 +78,7 @@ def main() -> None:
     runners = {}
     for name, word in METHODS.items():
         own = Config.load("recipes/mpfedcl-mnist.toml", [*WORDS, word])
-        runners[name] = Runner(replace(own, data=config.data), members, None)
+        runners[name] = Runner(resolve_engine(replace(own, data=config.data), members), members, None)
         for number in range(2):  # so that the pool is full
             runners[name].one_round(number)
     pool = runners["mpfedcl"].server.pool

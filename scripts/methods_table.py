@@ -17,12 +17,13 @@ from statistics import median
 
 from protofed import Config, run
 from protofed.experiment.folder import Folder
+from protofed.experiment.watchers import Watcher
 from protofed.methods import METHODS
 
 RUNS, RECIPE, ROUNDS = Path("runs/methods"), "recipes/fedproto-mnist-n3.toml", 30
 
 
-class Clock:
+class Clock(Watcher):
     """CPU seconds between the ends of two rounds; evaluation is only after the last, which is left out."""
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ def measured(name: str) -> tuple[dict, float]:
         shutil.rmtree(out, ignore_errors=True)
         words = [f"method.name={name}", f"run.rounds={ROUNDS}", f"run.eval_every={ROUNDS}", "engine.workers=1"]
         clock = Clock()
-        run(Config.load(RECIPE, words), out, watcher=clock)
+        run(Config.load(RECIPE, words), out, watchers=[clock])
         kept.write_text(json.dumps(clock.seconds))
     return Folder(out).result(), json.loads(kept.read_text())
 

@@ -21,12 +21,12 @@ from series import two_at_a_time
 
 from protofed import Config
 from protofed.core import Prototypes, cross_entropy
-from protofed.engines.choice import resolved
 from protofed.engines.threads import one_thread
 from protofed.examples import Examples
 from protofed.experiment.folder import write_atomically
 from protofed.experiment.members import Members
 from protofed.experiment.roster import draw_roster
+from protofed.experiment.run import resolve_engine
 from protofed.experiment.runner import Runner
 from protofed.measures.discrepancy import bandwidth, feature_discrepancy, gradient_dissimilarity, mean_mmd
 from protofed.methods.parts.margins import aggregate_mean_margin
@@ -106,7 +106,7 @@ def watched(data: str, changes: str) -> dict[str, Any]:
 
 def ready(config: Config) -> Runner:
     members = Members.of(config)
-    return Runner(resolved(config.counted(len(members)), members), members, None)
+    return Runner(resolve_engine(config.counted(len(members)), members), members, None)
 
 
 def central(data: str, seed: int) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def central(data: str, seed: int) -> dict[str, Any]:
     if not file.exists():
         print(f"{data}, central, seed {seed} ...", file=sys.stderr, flush=True)
         runner = ready(config)
-        runner.go(None)
+        runner.go()
         net, params, everything = runner.members.nets[0], runner.server.params, runner.members.train[0]
         some = everything.subset(np.random.RandomState(seed).permutation(len(everything))[:1000])
         found = {

@@ -15,7 +15,7 @@ VENV = HERE / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready"
 TORCH = "torch==2.13.0"
-CHECK = "import pydantic, rich, safetensors, sklearn, tomli_w, torch, typer, protofed.cli, protofed.experiment.runner"
+CHECK = "import pydantic, rich, safetensors, sklearn, tomli_w, torch, typer, protofed.cli, protofed.experiment.run"
 
 
 def stamp() -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from protofed import training as local
-from protofed.core import Batch, Phase, Private, Upload, Weights
+from protofed.core import Batch, KeptModel, Phase, Upload, Weights
 from protofed.engines.scoring import tally
 from protofed.errors import UserError
 from protofed.experiment.members import Members
@@ -21,7 +21,7 @@ from protofed.methods.fedbabu import FedBABU
 from protofed.methods.fedper import FedPer
 from protofed.methods.fedprox import FedProx
 from protofed.methods.fedrep import FedRep
-from protofed.methods.fedrod import FedROD, Own
+from protofed.methods.fedrod import FedROD, KeptHead
 from protofed.methods.fesem import Centres, FeSEM
 from protofed.net import Net, selected
 from protofed.nets.cnn import Cnn
@@ -115,7 +115,7 @@ def test_fedper_shares_the_body_and_keeps_heads():
 
 
 def test_fedper_with_an_empty_head_is_fedavg():
-    whole = type("Whole", (FedPer,), {"common": ""})()
+    whole = type("Whole", (FedPer,), {"shared_part": "", "start": lambda self, site: Weights(site.fresh_params())})()
     same(played(config(whole), federation()).server.params, played(config("fedavg"), federation()).server.params)
 
 
@@ -128,7 +128,7 @@ def test_fedrep_moves_the_head_only_then_the_body_only():
         client = members.client(0, 0, 0)
         kept, down = method.join(client), method.broadcast(method.start(members.server(0, 0)), 0)
         trained, _ = take_part(method, client, kept, down, config(train={"epochs": epochs}).train)
-        moved = {name for name in trained.start if not torch.equal(trained.start[name], trained.end[name])}
+        moved = {name for name in trained.start if not torch.equal(trained.start[name], trained.params[name])}
         assert moved == ({name for name in trained.start if name.startswith(part)} if part else set())
     head_only = FedRep(head_epochs=2)
     client = members.client(0, 0, 0)
@@ -139,7 +139,7 @@ def test_fedrep_moves_the_head_only_then_the_body_only():
         head_only.broadcast(head_only.start(members.server(0, 0)), 0),
         config().train,
     )
-    moved = {name for name in trained.start if not torch.equal(trained.start[name], trained.end[name])}
+    moved = {name for name in trained.start if not torch.equal(trained.start[name], trained.params[name])}
     assert moved == {name for name in trained.start if name.startswith("head.")}
 
 
@@ -267,8 +267,8 @@ def test_ditto_predicts_with_the_own_model():
     own = Net("line", lambda: (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), (2,), 2)
     one, two = (own.init(torch.Generator().manual_seed(seed)) for seed in (0, 1))
     method, x = Ditto(), torch.ones(1, 2)
-    params = method.receive(Private(two), Weights(one))
-    assert torch.equal(method.predict(own, params, x, Weights(one), Private(two))["head"], own(two, x)[1])
+    params = method.receive(KeptModel(two), Weights(one))
+    assert torch.equal(method.predict(own, params, x, Weights(one), KeptModel(two))["head"], own(two, x)[1])
 
 
 # FedBABU
@@ -314,11 +314,11 @@ def test_fedrods_balanced_softmax_by_hand():
 
     params = {
         "body.w": torch.tensor(1.0, requires_grad=True),
-        "own.weight": torch.zeros(2, 2),
-        "own.bias": torch.tensor([0.0, 2.0]),
+        "method.weight": torch.zeros(2, 2),
+        "method.bias": torch.tensor([0.0, 2.0]),
     }
     batch = Batch(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), torch.ones(1))
-    loss = FedROD().loss(Fixed(), params, batch, None, Own({}, torch.tensor([0.75, 0.25])))
+    loss = FedROD().loss(Fixed(), params, batch, None, KeptHead({}, torch.tensor([0.75, 0.25])))
     balanced = -math.log(0.25 * math.e**0 / (0.75 * math.e**1 + 0.25 * math.e**0))
     assert loss.terms["balanced"].item() == pytest.approx(balanced, rel=1e-6)
     assert loss.terms["personal"].item() == pytest.approx(-math.log(math.e**2 / (math.e**1 + math.e**2)), rel=1e-6)
@@ -332,12 +332,12 @@ def test_fedrods_shared_branch_is_untouched_by_the_personal_loss():
     params = method.receive(kept, method.start(members.server(0, 0)))
     leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
     loss = method.loss(client.net, leaves, Batch.of(*client.data.take(torch.arange(5))), None, kept)
-    shared = [name for name in leaves if not name.startswith("own.")]
+    shared = [name for name in leaves if not name.startswith("method.")]
     found = torch.autograd.grad(
         loss.terms["personal"], [leaves[name] for name in shared], allow_unused=True, retain_graph=True
     )
     assert all(grad is None or not grad.any() for grad in found)
-    own = torch.autograd.grad(loss.terms["balanced"], [leaves["own.weight"]], allow_unused=True)
+    own = torch.autograd.grad(loss.terms["balanced"], [leaves["method.weight"]], allow_unused=True)
     assert own == (None,)
 
 
@@ -347,10 +347,10 @@ def test_fedrod_keeps_its_head_or_shares_a_hyper_network(options):
     kept = runner.engine.state()
     if "hyper" in options:
         assert not kept[0].params
-        assert runner.server.params["own.hyper2"].any()
+        assert runner.server.params["method.hyper2"].any()
     else:
-        assert kept[0].params["own.weight"].any()
-        assert not any(name.startswith("own.") for name in runner.server.params)
+        assert kept[0].params["method.weight"].any()
+        assert not any(name.startswith("method.") for name in runner.server.params)
     assert runner.rounds[-1]["accuracy_global"] is not None
 
 
@@ -365,5 +365,5 @@ def test_with_equal_classes_fedrods_shared_model_is_fedavgs():
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])
 def test_a_net_without_a_head_of_its_own_is_refused(name):
     headless = Net("headless", lambda: (torch.nn.Linear(4, 3), torch.nn.Identity()), (4,), 3)
-    with pytest.raises(UserError, match="net headless has no head of its own"):
+    with pytest.raises(UserError, match="net headless has no head"):
         played(config(name), federation(EQUAL, [headless] * 4))

@@ -38,8 +38,9 @@ def test_tensorboard_has_the_numbers_of_the_rounds(tmp_path):
 
 
 def test_what_is_not_finite_is_no_point_as_in_the_rounds(tmp_path):
-    board = TensorBoard(tmp_path / "tensorboard", [{"round": 1, "loss": {"pull": math.nan}, "up_params": 3}])
-    board.close()
+    board = TensorBoard(tmp_path / "tensorboard")
+    board.round({"round": 1, "loss": {"pull": math.nan}, "up_params": 3})
+    board.closed()
     assert shown(tmp_path) == {"up_params": [(1, 3.0)]}
 
 

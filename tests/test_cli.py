@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from protofed import cli
-from protofed.cli.screen import Screen, duration, run_verdict
+from protofed.cli.screen import Screen, run_verdict
 from protofed.experiment.accuracy import over_clients
 from protofed.experiment.config import Config
 from protofed.experiment.members import counts_by_share
-from protofed.experiment.runner import run
+from protofed.experiment.run import run
+from protofed.experiment.wording import duration
 
 FAST = ["--set", "run.rounds=2", "--set", "data.clients=4"]
 
@@ -191,7 +192,7 @@ def test_ctrl_c_says_how_to_resume(protofed, monkeypatch):
 def test_live_table_on_a_terminal():
     text = io.StringIO()
     with Screen(Console(file=text, force_terminal=True, width=100)) as screen:
-        result = run(Config.of({"run": {"rounds": 15}, "data": {"clients": 3}}), watcher=screen)
+        result = run(Config.of({"run": {"rounds": 15}, "data": {"clients": 3}}), watchers=[screen])
     shown = text.getvalue()
     assert "prototype" in shown
     assert "15/15" in shown

@@ -21,7 +21,7 @@ def test_creffs_matched_features_reach_the_wanted_gradients():
     for label, z in enumerate(real):
         wanted.mean[label, 0] = head_gradient(own, head, z, torch.full((40,), label)).detach()
         wanted.support[label, 0] = 40
-    made = CReFF(each=20, match_lr=5.0, match_steps=300).matched(
+    made = CReFF(each=20, match_lr=5.0, match_steps=300).match_features(
         own, head, torch.randn(3, 20, 6, generator=draw), wanted
     )
     for label in range(3):
@@ -52,7 +52,7 @@ def test_creffs_head_is_retrained_in_epochs_of_batches_from_the_averaged_or_a_ne
         return float(cross_entropy(own.head(made, features.flatten(0, 1)), torch.arange(3).repeat_interleave(20)))
 
     whole, parts = (
-        CReFF(each=20, head_epochs=20, head_batch=size).retrained(own, head, features, torch.Generator())
+        CReFF(each=20, head_epochs=20, head_batch=size).retrain_head(own, head, features, torch.Generator())
         for size in (0, 5)
     )
     assert lost(parts) < lost(whole) < lost(head)  # 240 steps, 20 steps, none

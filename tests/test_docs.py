@@ -101,7 +101,7 @@ def test_every_method_has_a_page():
 
 
 def test_the_page_of_the_run_folder_names_every_file_and_key(tmp_path):
-    from protofed.experiment.runner import run
+    from protofed.experiment.run import run
 
     run({"run": {"rounds": 1, "trace_every": 1}, "data": {"clients": 2}}, tmp_path / "run")
     text = (TOP / "docs" / "run-folder.md").read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def test_the_page_of_the_run_folder_names_every_file_and_key(tmp_path):
 
 
 def test_the_page_of_measures_has_every_measure_and_every_figure():
-    from protofed.experiment.runner import run
+    from protofed.experiment.run import run
     from protofed.measures.on_demand import MEASURES, measure
 
     text = (TOP / "docs" / "measures.md").read_text(encoding="utf-8")

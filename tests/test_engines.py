@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ import pytest
 import torch
 
 import protofed
-from protofed.core import Method, Params, Phase, Private, average
-from protofed.engines.choice import engine, has_compiler, resolved, workers_for
+from protofed.core import KeptModel, Method, Params, Phase, average
+from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stack_training import StackedTrees, narrowed
@@ -26,8 +25,9 @@ from protofed.errors import UserError
 from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
+from protofed.experiment.run import resolve_engine
 from protofed.methods.local import Local
-from toys import config, everything, federation, net, played_on
+from toys import config, everything, federation, net, played_on, pool_of
 
 SMALL = {"run": {"rounds": 3}, "data": {"clients": 6}}
 
@@ -135,11 +135,11 @@ def test_stacks_have_up_to_ten_clients_large_and_small_mixed():
     labels = [[0, 1, 2] * (1 + number) for number in range(25)]
     members = federation(labels)
     stacked = Stacked(members, Local(), config("local").train, 0)
-    chunks = stacked.chunks(0, dict.fromkeys(range(25), ()))
-    assert sorted(number for chunk in chunks for number in chunk) == list(range(25))
-    assert [len(chunk) for chunk in chunks] == [9, 8, 8]
-    assert max(map(len, chunks)) <= LARGEST_STACK
-    work = [sum(len(members.train[number]) for number in chunk) for chunk in chunks]
+    groups = stacked.groups(0, dict.fromkeys(range(25), ()))
+    assert sorted(number for group in groups for number in group) == list(range(25))
+    assert [len(group) for group in groups] == [9, 8, 8]
+    assert max(map(len, groups)) <= LARGEST_STACK
+    work = [sum(len(members.train[number]) for number in group) for group in groups]
     assert max(work) < 1.25 * min(work)
 
 
@@ -147,14 +147,14 @@ def test_clients_with_different_nets_or_messages_are_not_stacked():
     small, large = net(), net(hidden=8)
     members = federation(nets=[small, large, small, large, small, small])
     stacked = Stacked(members, Local(), config("local").train, 0)
-    chunks = stacked.chunks(0, dict.fromkeys(range(6), ()))
-    assert sorted(map(sorted, chunks)) == [[0, 2, 4, 5], [1, 3]]
+    groups = stacked.groups(0, dict.fromkeys(range(6), ()))
+    assert sorted(map(sorted, groups)) == [[0, 2, 4, 5], [1, 3]]
 
 
 def test_one_and_the_same_message_is_shared():
-    one = Private({"a": torch.ones(3), "b": torch.zeros(2)})
+    one = KeptModel({"a": torch.ones(3), "b": torch.zeros(2)})
     assert StackedTrees([one, one]).dims == [None, None]
-    other = Private({"b": torch.ones(2), "a": one.params["a"]})
+    other = KeptModel({"b": torch.ones(2), "a": one.params["a"]})
     assert StackedTrees([one, other]).dims == [0, 0]  # whatever the single tensors are: a wire would not keep that
     assert StackedTrees([one, other]).leaves[1].tolist() == [[0, 0], [1, 1]]
 
@@ -181,7 +181,7 @@ class Message(NamedTuple):
     mark: torch.Tensor
 
 
-class Marked(Method[Message, Message, Message, Private]):
+class Marked(Method[Message, Message, Message, KeptModel]):
     """Passes one tensor on in several places: down, kept and up share memory."""
 
     needs = "equal nets"
@@ -193,13 +193,13 @@ class Marked(Method[Message, Message, Message, Private]):
         return Message(server.params, torch.full((1,), float(client)))
 
     def join(self, client):
-        return Private(client.params)
+        return KeptModel(client.fresh_params())
 
     def receive(self, kept, down):
         return down.params
 
     def keep(self, trained):
-        return Private(trained.down.params if trained.client % 2 else trained.params)
+        return KeptModel(trained.down.params if trained.client % 2 else trained.params)
 
     def upload(self, trained):
         return Message(trained.params, trained.params["head.bias"])
@@ -212,7 +212,7 @@ class Marked(Method[Message, Message, Message, Private]):
 @pytest.mark.parametrize("inner", [Loop, Stacked])
 def test_tensors_that_are_in_several_places_travel_and_are_stored(inner, tmp_path):
     one = played_on(inner, config(Marked()), federation())
-    two = played_on(lambda *about: Pool(inner(*about), 2), config(Marked()), federation())
+    two = played_on(pool_of(inner, 2), config(Marked()), federation())
     torch.testing.assert_close(everything(two), everything(one), rtol=0, atol=0)
     checkpoint.write_checkpoint(tmp_path, 1, one.server, one.engine.state(), "x")
     stored = checkpoint.latest_checkpoint(tmp_path, Marked(), "x")
@@ -225,7 +225,7 @@ def test_a_pool_is_closed_by_an_error_and_says_what_it_was():
             return "text"
 
     with pytest.raises(RuntimeError, match="a message is made of tensors"):
-        played_on(lambda *about: Pool(Loop(*about), 2), config(Talking()), federation())
+        played_on(pool_of(Loop, 2), config(Talking()), federation())
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -254,7 +254,7 @@ class Fragile(Local):
 def test_a_worker_that_dies_is_replaced_and_its_clients_done_again(inner, tmp_path, monkeypatch):
     monkeypatch.setattr(Fragile, "marker", tmp_path / "died", raising=False)
     expected = played_on(inner, config(Local()), federation())
-    got = played_on(lambda *about: Pool(inner(*about), 2), config(Fragile()), federation())
+    got = played_on(pool_of(inner, 2), config(Fragile()), federation())
     assert (tmp_path / "died").exists()
     torch.testing.assert_close(everything(got), everything(expected), rtol=0, atol=0)
 
@@ -264,8 +264,8 @@ def test_a_worker_that_always_dies_is_given_up():
         def upload(self, trained):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(UserError, match="A worker process died 3 times while it had clients"):
-        played_on(lambda *about: Pool(Loop(*about), 2), config(Hopeless()), federation())
+    with pytest.raises(UserError, match="A worker process died 3 times while it worked on clients"):
+        played_on(pool_of(Loop, 2), config(Hopeless()), federation())
 
 
 def test_problems_of_a_worker_are_told_here():
@@ -278,9 +278,9 @@ def test_problems_of_a_worker_are_told_here():
             raise ZeroDivisionError
 
     with pytest.raises(UserError, match=r"^mend this$"):
-        played_on(lambda *about: Pool(Loop(*about), 2), config(Wrong()), federation())
+        played_on(pool_of(Loop, 2), config(Wrong()), federation())
     with pytest.raises(RuntimeError, match=r"in a worker process:\n(.|\n)*ZeroDivisionError"):
-        played_on(lambda *about: Pool(Loop(*about), 2), config(Broken()), federation())
+        played_on(pool_of(Loop, 2), config(Broken()), federation())
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -295,14 +295,13 @@ def alive(pids: list[int]) -> list[int]:
 
 SCRIPT = """
 import sys, protofed, torch
-from protofed.experiment import runner
-class Tell:
-    def started(self, *_): ...
+from protofed.experiment.watchers import Watcher
+class Tell(Watcher):
     def round(self, row):
         import multiprocessing
         print(*[child.pid for child in multiprocessing.active_children()], flush=True)
         if sys.argv[1] == "exception": raise RuntimeError("stop")
-protofed.run({"run": {"rounds": 10_000}, "data": {"clients": 4}, "engine": {"workers": 2}}, watcher=Tell())
+protofed.run({"run": {"rounds": 10_000}, "data": {"clients": 4}, "engine": {"workers": 2}}, watchers=[Tell()])
 """
 
 
@@ -347,10 +346,10 @@ def test_auto_chooses_by_the_net_the_clients_and_the_batch(shape, sections, name
     data = [(np.zeros((4, *shape), np.float32), np.arange(4))] * 3
     wish = Config.of({**sections, "engine": {"name": "auto"}})
     members = protofed.Federation(data, test=[None] * 3).members(wish)
-    chosen = resolved(wish, members)
+    chosen = resolve_engine(wish, members)
     assert chosen.engine.name == name
     assert chosen.engine.reason.startswith("auto: ")
-    assert resolved(chosen, members) == chosen
+    assert resolve_engine(chosen, members) == chosen
 
 
 def test_the_choice_is_written_down(tmp_path):
@@ -366,11 +365,11 @@ def test_the_choice_is_written_down(tmp_path):
 def test_workers_are_hired_where_there_is_enough_to_do():
     small = Config.of(SMALL)
     members = Members.of(small)
-    assert workers_for(small, members) == 1
-    costly = replace(members, nets=(replace_cost(members.nets[0], 1e9),) * len(members))
-    assert workers_for(small, costly) == min(len(os.sched_getaffinity(0)), len(members))
-    assert workers_for(replace(small, engine=replace(small.engine, workers=3)), members) == 3
-    made = engine(replace(small, engine=replace(small.engine, workers=2)), members)
+    assert choose_workers(members.nets, members.train, small.train.epochs, len(members)) == 1
+    costly = (replace_cost(members.nets[0], 1e9),) * len(members)
+    most = min(len(os.sched_getaffinity(0)), len(members))
+    assert choose_workers(costly, members.train, small.train.epochs, len(members)) == most
+    made = make_engine("loop", 2, members, small.method, small.train, 0)
     assert isinstance(made, Pool)
     made.close()
 
@@ -388,26 +387,3 @@ def test_the_cost_of_a_net_by_hand():
 
     cnn = make_net("cnn", NETS["cnn"](), (1, 28, 28), 10)
     assert cnn.cost == 24 * 24 * 10 * 25 + 8 * 8 * 20 * 250 + 320 * 50 + 50 * 10
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not has_compiler(), reason="there is no C++ compiler here")
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_stacks_are_the_loop():
-    labels = [[0, 1, 2] * 4, [0, 1] * 6, [2] * 12]
-    members = federation(labels, [net(dropout=0.3)] * 3)
-    same(lambda *about: Stacked(*about, compiled=True), config("fedproto", rounds=2), members)
-
-
-def test_without_a_compiler_it_says_so(monkeypatch):
-    told = []
-
-    class Listening:
-        def started(self, config, members, done, notes):
-            told.extend(notes)
-
-        def round(self, row): ...
-
-    monkeypatch.setattr("protofed.engines.choice.has_compiler", lambda: False)
-    protofed.run({**SMALL, "engine": {"name": "stacked", "compile": True}}, watcher=Listening())
-    assert told == ["engine.compile: there is no C++ compiler here, so steps run as they are"]

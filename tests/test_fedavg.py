@@ -50,7 +50,7 @@ def test_one_client_makes_it_local_from_the_same_start():
 def test_mixed_nets_are_refused_with_the_standard_error():
     nets = [net("toy(hidden=6)", hidden=6)] * 3 + [net("toy(hidden=9)", hidden=9)] * 3
     with pytest.raises(UserError) as caught:
-        federation(nets=nets).admit("fedavg", FedAvg())
+        federation(nets=nets).check_nets("fedavg", FedAvg())
     assert str(caught.value) == (
         "fedavg cannot average nets of different shapes: clients 0-2 have toy(hidden=6), 3-5 toy(hidden=9). "
         "Use one net, or a method that shares prototypes (fedproto)."
@@ -62,7 +62,7 @@ def test_embeddings_of_different_sizes_are_refused_by_fedproto():
 
     nets = [net("a", dim=5)] * 5 + [net("b", dim=7)]
     with pytest.raises(UserError, match=r"clients 0-4 have a of dim 5, 5 b of dim 7. Give every net the same dim"):
-        federation(nets=nets).admit("fedproto", FedProto())
+        federation(nets=nets).check_nets("fedproto", FedProto())
 
 
 def test_two_rounds_of_two_unequal_clients_by_hand():

@@ -120,7 +120,7 @@ def test_run_folders_of_own_data_are_opened_and_continued_in_python(tmp_path):
     with pytest.raises(UserError, match="made with other data or nets"):
         protofed.Result.load(tmp_path / "run", federation=other)
     same = protofed.Federation(data, nets=[line()])
-    with pytest.raises(UserError, match="was begun with other weights than its nets start from now"):
+    with pytest.raises(UserError, match="was started with other weights than its nets have now"):
         same.run({"run": {"rounds": 5}}, tmp_path / "run", resume=True)
     opened = protofed.Result.load(tmp_path / "run", federation=same)  # the trained weights are all there
     np.testing.assert_array_equal(opened.predict(x, 0), more.predict(x, 0))

@@ -11,7 +11,8 @@ from torch import nn
 
 from protofed.core import Batch, Upload, Weights
 from protofed.errors import UserError
-from protofed.methods.fednh import FedNH, Sent, head_of
+from protofed.methods.fednh import FedNH
+from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.methods.parts.sphere import cosines, orthonormal, search, uniform
 from protofed.net import Net
 from toys import bank, config, federation, figures, played
@@ -59,14 +60,17 @@ def test_starts_are_functions_of_the_seed():
 
 
 # Embeddings are inputs. Prototypes: class 0 at (1, 0), class 1 at (0, 1). The sample (3, 4) has the direction (0.6, 0.8).
-EMBED = SimpleNamespace(embed=lambda params, x: x)
+EMBED = SimpleNamespace(embed=lambda params, x: x, linear_head=HEAD)
+SITE = SimpleNamespace(net=EMBED)
 W = torch.eye(2)
 
 
 @pytest.mark.parametrize("learn", [True, False])
 def test_eq2_by_hand(learn):
     method = FedNH(scale=2.0, learn_scale=learn)
-    params = {HEAD: W, "head.out.bias": torch.tensor([9.0, 0.0])} | ({"own.scale": torch.tensor(2.0)} if learn else {})
+    params = {HEAD: W, "head.out.bias": torch.tensor([9.0, 0.0])} | (
+        {"method.scale": torch.tensor(2.0)} if learn else {}
+    )
     batch = Batch(torch.tensor([[3.0, 4.0]]), torch.tensor([1]), torch.ones(1))
     loss = method.loss(EMBED, params, batch, None, ())
     expected = -math.log(math.exp(1.6) / (math.exp(1.2) + math.exp(1.6)))
@@ -78,7 +82,7 @@ def trained(z: list[list[float]], y: list[int]) -> SimpleNamespace:
     return SimpleNamespace(
         features=lambda: (torch.tensor(z), torch.tensor(y)),
         net=SimpleNamespace(classes=3),
-        params={"body.w": torch.tensor([1.0]), HEAD: torch.zeros(3, 2), "own.scale": torch.tensor(5.0)},
+        params={"body.w": torch.tensor([1.0]), HEAD: torch.zeros(3, 2), "method.scale": torch.tensor(5.0)},
     )
 
 
@@ -88,19 +92,23 @@ def test_eq3_by_hand(unit, expected):
     assert sent.prototypes.mean[0, 0].tolist() == pytest.approx(expected)  # of (1, 0) and (0, 1)
     assert sent.prototypes.mean[2, 0].tolist() == [0, 1]
     assert sent.prototypes.support[:, 0].tolist() == [2, 0, 1]
-    assert sorted(sent.params) == ["body.w", "own.scale"]  # the head stays
+    assert sorted(sent.params) == ["body.w", "method.scale"]  # the head stays
 
 
 def moved(rho: float = 0.5, weights: str = "equal") -> torch.Tensor:
     """Prototypes (1, 0), (0, 1), (-1, 0). Client 0 has class 0 at (0, 1) once; client 1 at (0, -1) three times."""
     server = Weights({"body.w": torch.tensor([0.0]), HEAD: torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])})
     uploads = [
-        Upload(0, 1, 1, 1.0, Sent({"body.w": torch.tensor([2.0])}, bank({0: [0.0, 1.0]}, {0: 1}))),
+        Upload(0, 1, 1, 1.0, ModelWithPrototypes({"body.w": torch.tensor([2.0])}, bank({0: [0.0, 1.0]}, {0: 1}))),
         Upload(
-            1, 9, 1, 1.0, Sent({"body.w": torch.tensor([6.0])}, bank({0: [0.0, -1.0], 1: [1.0, 0.0]}, {0: 3, 1: 6}))
+            1,
+            9,
+            1,
+            1.0,
+            ModelWithPrototypes({"body.w": torch.tensor([6.0])}, bank({0: [0.0, -1.0], 1: [1.0, 0.0]}, {0: 3, 1: 6})),
         ),
     ]
-    after = FedNH(rho=rho, weights=weights).aggregate(None, server, uploads)
+    after = FedNH(rho=rho, weights=weights).aggregate(SITE, server, uploads)
     assert after.params["body.w"].item() == 4  # plainly averaged, whatever the sizes
     return after.params[HEAD]
 
@@ -127,7 +135,7 @@ def test_a_class_nobody_holds_keeps_its_prototype_and_all_stay_on_the_sphere(wei
     runner = played(config("fednh", rounds=4, method={"weights": weights, "rho": 0.5}), members)
     first = FedNH().start(members.server(0, 0)).params
     last = runner.server.params
-    name = head_of(last)
+    name = runner.members.nets[0].linear_head
     assert last[name].norm(dim=1) == pytest.approx(1, abs=1e-6)
     torch.testing.assert_close(last[name][2], first[name][2])
     assert not torch.allclose(last[name][0], first[name][0], atol=1e-2)
@@ -137,13 +145,13 @@ def test_only_body_and_scale_train_and_a_bias_stays_zero():
     runner = played(config("fednh", method={"rho": 1.0}), federation())
     first, last = FedNH().start(runner.members.server(0, 0)).params, runner.server.params
     changed = {name for name in last if not torch.equal(first[name], last[name])}
-    assert changed == {name for name in last if name.startswith(("body.", "own."))}
-    assert not last[head_of(last).replace("weight", "bias")].any()
+    assert changed == {name for name in last if name.startswith(("body.", "method."))}
+    assert not last[runner.members.nets[0].linear_head.replace("weight", "bias")].any()
 
 
 def test_a_fixed_scale_is_not_sent():
     runner = played(config("fednh", method={"learn_scale": False, "scale": 30.0}), federation())
-    assert "own.scale" not in runner.server.params
+    assert "method.scale" not in runner.server.params
 
 
 def test_it_sends_the_body_and_the_prototypes_of_held_classes():
@@ -157,22 +165,31 @@ def test_a_net_whose_head_is_not_one_layer_is_refused():
     def build():
         return nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
 
-    with pytest.raises(UserError, match=r"one linear layer; deep has Linear, ReLU, Linear\. Use another net"):
+    with pytest.raises(
+        UserError,
+        match=r"The head of deep has to be one linear layer for this, but it has: Linear, ReLU, Linear\. Use another net",
+    ):
         played(config("fednh"), federation(nets=[Net("deep", build, (4,), 3)] * 6))
 
 
 def test_it_does_not_depend_on_the_order_of_clients():
     uploads = [
-        Upload(n, 3, 1, 1.0, Sent({"body.w": torch.tensor([float(n)])}, bank({0: [0.6, 0.8], n % 2: [0.0, 1.0]})))
+        Upload(
+            n,
+            3,
+            1,
+            1.0,
+            ModelWithPrototypes({"body.w": torch.tensor([float(n)])}, bank({0: [0.6, 0.8], n % 2: [0.0, 1.0]})),
+        )
         for n in range(4)
     ]
     server = Weights({"body.w": torch.zeros(1), HEAD: torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])})
-    ends = [FedNH().aggregate(None, server, order).params for order in (uploads, uploads[::-1])]
+    ends = [FedNH().aggregate(SITE, server, order).params for order in (uploads, uploads[::-1])]
     torch.testing.assert_close(ends[0], ends[1])
 
 
 def test_its_prototypes_are_the_rows_of_the_head():
     runner = played(config("fednh", rounds=2), federation())
-    found = runner.method.known(runner.server)
+    found = runner.method.server_prototypes(runner.members.nets[0], runner.server)
     assert torch.equal(found.mean[:, 0], runner.server.params["head.weight"])
     assert found.support.tolist() == [[1], [1], [1]]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from protofed.core import Batch, Prototypes, Trained, Upload
-from protofed.methods.fedproto import Bank, FedProto, Own, apart
+from protofed.methods.fedproto import Bank, FedProto, KeptWithClasses
+from protofed.methods.parts.distances import distance as measure_distance
 from toys import LABELS, bank, config, everything, federation, played
 
 
@@ -77,19 +78,21 @@ def test_padding_exerts_no_pull(distance, between):
 @pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
 def test_gradient_at_distance_zero_is_finite(distance):
     z = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True)
-    apart(z, z.detach().clone(), distance).sum().backward()
+    measure_distance(z, z.detach().clone(), distance).sum().backward()
     assert torch.isfinite(z.grad).all()
 
 
 @pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
 def test_gradient_of_a_dying_embedding_stays_bounded(distance):
     z = torch.full((1, 50), 1e-7, requires_grad=True)
-    apart(z, torch.linspace(0, 1, 50).unsqueeze(0), distance).sum().backward()
+    measure_distance(z, torch.linspace(0, 1, 50).unsqueeze(0), distance).sum().backward()
     assert z.grad.norm() < 100
 
 
 def test_emd_of_nothing_positive_is_an_even_histogram():
-    assert apart(torch.tensor([[-1.0, -5.0]]), torch.tensor([[1.0, 1.0]]), "emd").item() == pytest.approx(0, abs=1e-6)
+    assert measure_distance(torch.tensor([[-1.0, -5.0]]), torch.tensor([[1.0, 1.0]]), "emd").item() == pytest.approx(
+        0, abs=1e-6
+    )
 
 
 def trained(labels: list[int], method: FedProto, client: int = 0) -> tuple[Trained, Bank]:
@@ -105,7 +108,7 @@ def trained(labels: list[int], method: FedProto, client: int = 0) -> tuple[Train
         kept=kept,
         down=down,
         start=kept.params,
-        end=outcome.params,
+        params=outcome.params,
         lr=0.1,
         steps=outcome.steps,
         observed=outcome.observed,
@@ -144,7 +147,7 @@ def test_class_that_nobody_sends_keeps_its_prototype():
 
 def test_eq4_among_own_classes_or_all():
     x = torch.tensor([[8.0, 8.0], [0.0, 0.0]])  # nearest of all: class 2, class 0
-    own = Own({}, torch.tensor([1.0, 1.0, 0.0]))  # the client has classes 0 and 1
+    own = KeptWithClasses({}, torch.tensor([1.0, 1.0, 0.0]))  # the client has classes 0 and 1
     scores = FedProto(nearest="own").predict(Identity(), {}, x, GLOBAL, own)
     assert scores["prototype"].argmax(-1).tolist() == [0, 0]
     assert scores["prototype_all"].argmax(-1).tolist() == [2, 0]

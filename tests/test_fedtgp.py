@@ -9,21 +9,21 @@ import torch
 
 from protofed.core import Upload
 from protofed.methods.fedproto import Bank
-from protofed.methods.fedtgp import FedTGP, contrast, gap, made
+from protofed.methods.fedtgp import FedTGP, generated_prototypes, largest_gap, margin_loss
 from toys import bank, config, federation, figures, played
 
 
 def test_the_margin_is_how_far_the_most_distant_class_is_from_its_nearest():
-    assert gap(bank({0: [0.0], 1: [1.0], 2: [7.0]})) == 6  # 1, 1 and 6
-    assert gap(bank({0: [0.0]})) == 0
-    assert gap(bank({0: [0.0], 2: [5.0]})) == 5  # a class without a prototype does not count
+    assert largest_gap(bank({0: [0.0], 1: [1.0], 2: [7.0]})) == 6  # 1, 1 and 6
+    assert largest_gap(bank({0: [0.0]})) == 0
+    assert largest_gap(bank({0: [0.0], 2: [5.0]})) == 5  # a class without a prototype does not count
 
 
 def test_the_contrast_by_hand():
     # a point of class 0 at 0; prototypes at 1 and -3; margin 2: distances 1 + 2 and 3
-    found = contrast(torch.tensor([[0.0]]), torch.tensor([0]), torch.tensor([[1.0], [-3.0]]), 2.0)
+    found = margin_loss(torch.tensor([[0.0]]), torch.tensor([0]), torch.tensor([[1.0], [-3.0]]), 2.0)
     assert found.item() == pytest.approx(-math.log(math.exp(-3) / (math.exp(-3) + math.exp(-3))))
-    plain = contrast(torch.tensor([[0.0]]), torch.tensor([0]), torch.tensor([[1.0], [-3.0]]), 0.0)
+    plain = margin_loss(torch.tensor([[0.0]]), torch.tensor([0]), torch.tensor([[1.0], [-3.0]]), 0.0)
     assert plain.item() == pytest.approx(-math.log(math.exp(-1) / (math.exp(-1) + math.exp(-3))))
 
 
@@ -42,14 +42,14 @@ def test_trained_prototypes_come_near_their_own_and_apart_from_others():
     for label, (mine, other) in enumerate(((zero, one), (one, zero))):
         point = own[0].mean[label, 0]
         assert (point - mine).norm() < 0.5 * (point - other).norm()
-    assert (zero - one).norm() > gap(own[0])  # farther apart than the clients' are
-    assert torch.equal(made(after.maker)[0], zero)
+    assert (zero - one).norm() > largest_gap(own[0])  # farther apart than the clients' are
+    assert torch.equal(generated_prototypes(after.generator)[0], zero)
 
 
 def test_without_server_training_prototypes_are_what_the_maker_gives():
     runner = played(config("fedtgp", method={"epochs": 0}), federation())
     first = runner.method.start(runner.members.server(0, 0))
-    assert torch.equal(runner.server.bank.prototypes.mean[:, 0], made(first.maker))
+    assert torch.equal(runner.server.bank.prototypes.mean[:, 0], generated_prototypes(first.generator))
 
 
 def test_it_sends_what_fedproto_sends():

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from protofed.core import Prototypes, Upload
-from protofed.methods.fpl import FPL, Guides
-from protofed.methods.mpfedcl import Shared
+from protofed.methods.fpl import FPL, ClusterTargets
 from protofed.methods.parts.clusters import finch
+from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from toys import bank, config, everything, federation, played
 
 
@@ -49,22 +49,22 @@ def test_the_contrast_by_hand():
     known.mean[0], known.mean[1, 0] = on_circle(0, 90).float() * 4, on_circle(60).float()[0]
     known.support[0], known.support[1, 0] = 1, 1
     method = FPL(temperature=0.5)
-    guides = method.prepare(Shared({}, known))
+    guides = method.prepare(ModelWithPrototypes({}, known))
     z, y = torch.tensor([[3.0, 0.0]]), torch.tensor([0])
     own, other = math.exp(2) + math.exp(0), math.exp(1)
-    assert method.among(z, y, guides).item() == pytest.approx(-math.log(own / (own + other)), rel=1e-5)
+    assert method.contrastive_loss(z, y, guides).item() == pytest.approx(-math.log(own / (own + other)), rel=1e-5)
 
 
 def test_a_domain_counts_once_in_the_unbiased_prototype():
     known = Prototypes.empty(2, 1, 3)
     known.mean[0, :2, 0], known.support[0, :2] = torch.tensor([1.0, 5.0]), torch.tensor([9.0, 2.0])
-    guides = FPL().prepare(Shared({}, known))
+    guides = FPL().prepare(ModelWithPrototypes({}, known))
     assert guides.unbiased.mean[:, 0, 0].tolist() == [3, 0]
     assert guides.unbiased.support[:, 0].tolist() == [2, 0]
 
 
-def aggregated(method: FPL, server: Shared, *sent: Prototypes) -> Prototypes:
-    uploads = [Upload(n, 1, 1, 1.0, Shared({"w": torch.zeros(1)}, one)) for n, one in enumerate(sent)]
+def aggregated(method: FPL, server: ModelWithPrototypes, *sent: Prototypes) -> Prototypes:
+    uploads = [Upload(n, 1, 1, 1.0, ModelWithPrototypes({"w": torch.zeros(1)}, one)) for n, one in enumerate(sent)]
     return method.aggregate(federation().server(0, 0), server, uploads).prototypes
 
 
@@ -72,7 +72,7 @@ def test_the_server_clusters_each_class_and_keeps_what_nobody_sends():
     before = Prototypes.empty(3, 2, 3)
     before.mean[2, 1], before.support[2, 1] = torch.tensor([7.0, 7.0]), 1
     rows = [{0: [1.0, 0.0]}, {0: [3.0, 0.1], 1: [2.0, 2.0]}, {0: [0.0, 1.0]}, {0: [0.1, 3.0]}]
-    after = aggregated(FPL(), Shared({}, before), *(bank(row) for row in rows))
+    after = aggregated(FPL(), ModelWithPrototypes({}, before), *(bank(row) for row in rows))
     assert after.support.tolist() == [[2, 2, 0], [1, 0, 0], [0, 1, 0]]
     torch.testing.assert_close(after.mean[0], torch.tensor([[2.0, 0.05], [0.05, 2.0], [0.0, 0.0]]))
     assert after.mean[1, 0].tolist() == [2, 2]
@@ -88,9 +88,9 @@ def test_without_both_terms_it_is_fedavg():
 
 def test_the_gradient_pulls_to_own_clusters_and_away_from_others():
     unbiased = Prototypes(torch.zeros(2, 1, 2), torch.ones(2, 1))
-    guides = Guides(on_circle(0, 90).float().unsqueeze(1), torch.ones(2, 1), unbiased)
+    guides = ClusterTargets(on_circle(0, 90).float().unsqueeze(1), torch.ones(2, 1), unbiased)
     z = on_circle(45).float().requires_grad_()
-    FPL(temperature=1.0).among(z, torch.tensor([0]), guides).sum().backward()
+    FPL(temperature=1.0).contrastive_loss(z, torch.tensor([0]), guides).sum().backward()
     assert -z.grad[0, 0] > 0 > -z.grad[0, 1]
 
 

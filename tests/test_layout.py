@@ -142,16 +142,15 @@ def test_pooling_that_tells_where_is_torchs_own():
     assert torch.equal(where.flatten(0, 1), expected[1])
 
 
-def test_a_replayed_run_is_the_run_to_the_last_bit(monkeypatch):
+def test_a_replayed_run_is_the_run_to_the_last_bit():
     """Phases, sampling, dropout, short batches and clients that finish early make many kinds of steps."""
     ends = []
     for patience in (10_000, 0, 3):
-        monkeypatch.setattr(Replayed.__init__, "__defaults__", (False, patience))
         members = federation(nets=[net(dropout=0.3)] * 6)
         made: list[Stacked] = []
 
-        def engine(*about, made=made):
-            made.append(Stacked(*about))
+        def engine(*about, made=made, patience=patience):
+            made.append(Stacked(*about, patience=patience))
             return made[-1]
 
         runner = played_on(engine, config("fedproto", rounds=4, run={"sample": 0.7}, train={"epochs": 2}), members)
@@ -177,10 +176,6 @@ def test_types_and_strides_are_kinds_of_their_own():
     x = torch.arange(6).reshape(2, 3)
     assert flat(x).tolist() == [0, 1, 2, 3, 4, 5]
     assert flat(x.T.contiguous().T).tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_compiled_steps_are_compiled_from_the_first():
-    assert Replayed(lambda a: a, compiled=True).patience == 0
 
 
 def test_pooling_without_channels_is_torchs_own():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protofed.experiment.config import Config
-from protofed.experiment.runner import run
+from protofed.experiment.run import run
 from protofed.methods import METHODS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))

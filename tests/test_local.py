@@ -103,7 +103,7 @@ def test_a_step_by_hand():
     outcome = train_client(Local(), where, data, start, (), (), [Phase(1)], how)
     torch.testing.assert_close(outcome.params, expected)
     assert outcome.steps == 1
-    assert outcome.terms["supervised"].item() / outcome.seen == pytest.approx(loss.item(), rel=1e-5)
+    assert outcome.terms["supervised"].item() / outcome.examples_seen == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_phases_move_only_their_parameters():
@@ -219,7 +219,7 @@ def test_clients_that_share_a_net_do_not_disturb_each_other():
             Local(),
             members.client(0, 0, n),
             members.train[n],
-            members.client(0, 0, n).params,
+            members.client(0, 0, n).fresh_params(),
             (),
             (),
             [Phase(1)],
@@ -231,7 +231,7 @@ def test_clients_that_share_a_net_do_not_disturb_each_other():
         Local(),
         members.client(0, 0, 1),
         members.train[1],
-        members.client(0, 0, 1).params,
+        members.client(0, 0, 1).fresh_params(),
         (),
         (),
         [Phase(1)],

@@ -97,7 +97,7 @@ def test_guard_rejects_nan_negative_support_and_odd_shapes():
     assert rejected == {
         1: "p/mean is not finite",
         2: "p/support is negative",
-        3: "p/shape is not built like the others'",
+        3: "p does not have the shape that the other clients sent",
     }
 
 
@@ -110,4 +110,4 @@ def test_guard_is_not_led_by_the_first_upload():
 
 def test_guard_of_nothing():
     assert sift([]) == ([], {})
-    assert sift([upload(0, (), examples=-1)])[1] == {0: "examples is -1"}
+    assert sift([upload(0, (), examples=-1)])[1] == {0: "num_examples is -1"}

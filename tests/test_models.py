@@ -296,8 +296,8 @@ def test_a_newcomer_takes_up_its_own_exported_net(tmp_path):
     with torch.random.fork_rng(devices=[]):
         module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
         result = protofed.Federation([data], nets=[module]).run({"run": {"rounds": 1}})
-    write_model(result.state.model(0), tmp_path / "own.safetensors")
-    layers = {name: value.half() for name, value in load_file(tmp_path / "own.safetensors").items()}
+    write_model(result.state.model(0), tmp_path / "method.safetensors")
+    layers = {name: value.half() for name, value in load_file(tmp_path / "method.safetensors").items()}
     found = join_run(result, data, net=module, layers=layers, epochs=1)
     assert found.given == ["body.0.bias", "body.0.weight", "head.2.bias", "head.2.weight"]
 

@@ -12,8 +12,9 @@ import torch
 from sklearn.cluster import KMeans
 
 from protofed.core import Batch, Prototypes, Upload
-from protofed.methods.mpfedcl import MpFedCL, Shared, Slots, merge
+from protofed.methods.mpfedcl import Candidates, MpFedCL
 from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded
+from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.net import Net
 from protofed.nets.mlp import MlpMpFedCL
 from toys import config, everything, federation, figures, played
@@ -105,16 +106,16 @@ POOL = Prototypes(
 
 
 def test_eq9_and_eq10_padding_by_hand():
-    slots = MpFedCL(unit=False).prepare(Shared({}, POOL))
+    slots = MpFedCL(unit=False).prepare(ModelWithPrototypes({}, POOL))
     assert slots.seen.tolist() == [1, 1, 0]
-    assert slots.vectors[0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
+    assert slots.u[0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
     # Client 0 has fewer than two of class 1: both are the mean of all three, (0, 6). Client 1's stay.
-    assert slots.vectors[1].tolist() == [[0, 6], [0, 6], [0, 6], [0, 10]]
+    assert slots.u[1].tolist() == [[0, 6], [0, 6], [0, 6], [0, 10]]
 
 
-SLOTS = Slots(
+SLOTS = Candidates(
     torch.tensor([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 0.5]], [[0.0, 0.0], [0.0, 0.0]]]),
-    torch.tensor([1.0, 1.0, 0.0]),
+    torch.tensor([True, True, False]),
 )
 BATCH = Batch(torch.zeros(1, 1), torch.tensor([0]), torch.ones(1))
 
@@ -125,22 +126,24 @@ def log_share(own: float, other: float) -> float:
 
 def test_eq11_by_hand():
     z = torch.tensor([[0.6, 0.8]])
-    found = MpFedCL(unit=False, temperature=0.5).against(z, BATCH, SLOTS).item()
+    found = MpFedCL(unit=False, temperature=0.5).contrastive_loss(z, BATCH, SLOTS).item()
     # slot 0: v.u = 0.6 and 0.8; slot 1: 1.2 and 0.4; over tau: doubled
     assert found == pytest.approx(-(log_share(1.2, 1.6) + log_share(2.4, 0.8)) / 2, rel=1e-5)
-    letter = MpFedCL(unit=False, temperature=0.5, positives="letter").against(z, BATCH, SLOTS).item()
+    letter = MpFedCL(unit=False, temperature=0.5, positives="letter").contrastive_loss(z, BATCH, SLOTS).item()
     assert letter == pytest.approx(-(log_share(1.6, 1.2) + log_share(0.8, 2.4)) / 2, rel=1e-5)
 
 
 def test_eq11_with_unit_lengths_by_hand():
-    slots = MpFedCL().prepare(Shared({}, Prototypes(torch.tensor([[[2.0, 0.0]], [[0.0, 9.0]]]), torch.ones(2, 1))))
-    found = MpFedCL(temperature=1.0).against(torch.tensor([[3.0, 4.0]]), BATCH, slots).item()
+    slots = MpFedCL(k=1).prepare(
+        ModelWithPrototypes({}, Prototypes(torch.tensor([[[2.0, 0.0]], [[0.0, 9.0]]]), torch.ones(2, 1)))
+    )
+    found = MpFedCL(temperature=1.0).contrastive_loss(torch.tensor([[3.0, 4.0]]), BATCH, slots).item()
     assert found == pytest.approx(-log_share(0.6, 0.8), rel=1e-5)
 
 
 def test_eq11_pulls_to_the_own_class_and_pushes_from_others():
     z = torch.tensor([[0.1, 0.1]], requires_grad=True)
-    (grad,) = torch.autograd.grad(MpFedCL(unit=False).against(z, BATCH, SLOTS), z)
+    (grad,) = torch.autograd.grad(MpFedCL(unit=False).contrastive_loss(z, BATCH, SLOTS), z)
     step = -grad[0]
     assert step[0] > 0  # towards (1, 0) and (2, 0)
     assert step[1] < 0  # away from (0, 1) and (0, 0.5)
@@ -148,16 +151,16 @@ def test_eq11_pulls_to_the_own_class_and_pushes_from_others():
 
 @pytest.mark.parametrize("positives", ["own", "letter"])
 def test_while_the_pool_is_empty_there_is_no_contrast(positives):
-    slots = MpFedCL().prepare(Shared({}, Prototypes.empty(3, 2, 4)))
+    slots = MpFedCL().prepare(ModelWithPrototypes({}, Prototypes.empty(3, 2, 4)))
     z = torch.tensor([[0.6, 0.8]], requires_grad=True)
-    loss = MpFedCL(positives=positives).against(z, BATCH, slots)
+    loss = MpFedCL(positives=positives).contrastive_loss(z, BATCH, slots)
     assert loss.item() == 0
     assert not torch.autograd.grad(loss, z)[0].any()
 
 
 def test_a_sample_of_a_class_that_nobody_sent_is_left_out():
     batch = Batch(torch.zeros(1, 1), torch.tensor([2]), torch.ones(1))
-    assert MpFedCL(unit=False).against(torch.tensor([[0.6, 0.8]]), batch, SLOTS).item() == 0
+    assert MpFedCL(unit=False).contrastive_loss(torch.tensor([[0.6, 0.8]]), batch, SLOTS).item() == 0
 
 
 def test_eq8_and_the_average_by_hand():
@@ -167,7 +170,7 @@ def test_eq8_and_the_average_by_hand():
 
     def upload(client, value, size):
         own = Prototypes.of(torch.full((2, 5), float(value)), torch.tensor([0, 0]), 3)
-        return Upload(client, size, 1, 1.0, Shared({"w": torch.tensor([float(value)])}, own))
+        return Upload(client, size, 1, 1.0, ModelWithPrototypes({"w": torch.tensor([float(value)])}, own))
 
     after = method.aggregate(site, server, [upload(1, 4, 30), upload(4, 8, 10)])
     assert after.params["w"].item() == 5
@@ -178,7 +181,9 @@ def test_eq8_and_the_average_by_hand():
 
 def test_eq13_by_hand():
     net = lambda params, x: (x, torch.zeros(len(x), 3))  # noqa: E731
-    scores = MpFedCL().predict(net, {}, torch.tensor([[4.0, 0.0], [0.0, 9.0]]), Shared({}, POOL), ())["prototype"]
+    scores = MpFedCL().predict(net, {}, torch.tensor([[4.0, 0.0], [0.0, 9.0]]), ModelWithPrototypes({}, POOL), ())[
+        "prototype"
+    ]
     assert (-scores).tolist() == [
         [1, pytest.approx(math.hypot(4, 2)), math.inf],
         [pytest.approx(math.hypot(1, 9)), 1, math.inf],
@@ -201,7 +206,8 @@ def test_without_contrast_it_is_fedavg():
 
 
 def test_a_capped_pool_is_merged_class_by_class():
-    merged = merge(POOL, 2, generator())
+    site = SimpleNamespace(generator=lambda purpose: generator())
+    merged = MpFedCL(cap=2).capped(POOL, site)
     assert merged.support.sum(1).tolist() == [4, 3, 0]
     assert merged.mean.shape == (3, 2, 2)
     runner = played(config("mpfedcl", method={"cap": 3}), federation())

@@ -40,7 +40,7 @@ def test_parameters_of_another_net_are_refused():
 
 def test_what_a_method_adds_is_not_checked():
     toy = net()
-    toy.check(toy.init(generator(0)) | {"own.scale": torch.ones(())})
+    toy.check(toy.init(generator(0)) | {"method.scale": torch.ones(())})
 
 
 def test_buffers_are_params_but_never_train():
@@ -49,10 +49,10 @@ def test_buffers_are_params_but_never_train():
     params = toy.init(generator(0))
     moving = {name for name in toy.shapes if toy.trains(name, params[name])}
     assert moving == {name for name in toy.shapes if "running" not in name and "tracked" not in name}
-    assert toy.trains("own.scale", torch.ones(()))
-    assert not toy.trains("own.seen", torch.ones((), dtype=torch.long))
-    assert toy.trains("own.body.1.weight", params["body.1.weight"])
-    assert not toy.trains("own.body.1.running_mean", params["body.1.running_mean"])
+    assert toy.trains("method.scale", torch.ones(()))
+    assert not toy.trains("method.seen", torch.ones((), dtype=torch.long))
+    assert toy.trains("method.body.1.weight", params["body.1.weight"])
+    assert not toy.trains("method.body.1.running_mean", params["body.1.running_mean"])
 
 
 def test_frozen_layers_do_not_train():

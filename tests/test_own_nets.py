@@ -49,10 +49,13 @@ def test_a_module_starts_from_its_weights_and_a_function_from_the_seed():
     given = protofed.Federation(data, nets=[module]).members(Config.of({}))
     for seed in (0, 1):
         for client in (0, 1):
-            start = given.client(seed, 0, client).params
+            start = given.client(seed, 0, client).fresh_params()
             assert torch.equal(start["body.0.weight"], module[0].weight)
     made = protofed.Federation(data, nets=[line]).members(Config.of({}))
-    starts = [made.client(seed, 0, client).params["body.0.weight"] for seed, client in ((0, 0), (0, 1), (1, 0), (0, 0))]
+    starts = [
+        made.client(seed, 0, client).fresh_params()["body.0.weight"]
+        for seed, client in ((0, 0), (0, 1), (1, 0), (0, 0))
+    ]
     assert torch.equal(starts[0], starts[3])
     assert not torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[0], starts[2])

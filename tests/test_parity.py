@@ -16,19 +16,18 @@ from torch.utils._pytree import tree_map
 from protofed.core import AnyMethod, Batch
 from protofed.draws import DerivedDropout, derive, generator
 from protofed.engines.loop import Loop
-from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
 from protofed.experiment.runner import Runner
 from protofed.messages import flatten, unflatten
 from protofed.methods import METHODS
-from toys import config, everything, federation, net, played, played_on
+from toys import config, everything, federation, net, played, played_on, pool_of
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 ENGINES: dict[str, Any] = {
     "loop": Loop,
     "stacked": Stacked,
-    "loop, 2 workers": lambda *about: Pool(Loop(*about), 2),
-    "stacked, 2 workers": lambda *about: Pool(Stacked(*about), 2),
+    "loop, 2 workers": pool_of(Loop, 2),
+    "stacked, 2 workers": pool_of(Stacked, 2),
 }
 
 
@@ -90,7 +89,7 @@ def agree(method: str, engine: type, wire: bool, options: dict[str, Any] | None 
             rounded = key in ("loss", "attention", "margins_local", "margins_aggregate")
             same = pytest.approx(reference[key], rel=1e-4, abs=1e-4) if rounded else reference[key]
             assert row[key] == same, key
-    assert [score._asdict() for score in runner.scores] == [score._asdict() for score in spec.scores]
+    assert [score._asdict() for score in runner.evaluations] == [score._asdict() for score in spec.evaluations]
 
 
 @pytest.mark.parametrize("wire", [False, True], ids=["direct", "wire"])

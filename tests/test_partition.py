@@ -17,7 +17,7 @@ from protofed.data.partitions.by_size import DirichletPowerLaw, Iid, Pooled, Pow
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
-from protofed.experiment.runner import run
+from protofed.experiment.run import run
 
 TRAIN = np.repeat(np.arange(10), 200)
 TEST = np.repeat(np.arange(10), 50)

@@ -9,15 +9,13 @@ import pytest
 import torch
 
 from protofed import Config, Federation, run
-from protofed.engines.pool import Pool
 from protofed.engines.scoring import class_hits
 from protofed.engines.stacked import Stacked
 from protofed.experiment.personal import by_client, mean_and_std, personal_accuracies
 from protofed.experiment.roster import draw_clients
-from protofed.experiment.runner import Runner
 from protofed.methods.fedavg import FedAvg
 from protofed.training import take_part
-from toys import LABELS, config, examples, federation, figures, played, played_on
+from toys import LABELS, config, examples, federation, figures, played, played_on, pool_of, runner_of
 
 PERSONAL = {"eval": {"personal": True}}
 
@@ -66,7 +64,7 @@ def test_hits_by_class():
 def latest_by_hand(method: str, rounds: int) -> dict[int, dict[str, list[int]]]:
     """Play the rounds one by one and remember every client's model after its latest training."""
     members = federation()
-    runner = Runner(config(method, rounds=rounds, run={"sample": 1}), members, None)
+    runner = runner_of(config(method, rounds=rounds, run={"sample": 1}), members)
     hits = {}
     for number in range(rounds):
         for client in draw_clients(runner.config, runner.members, number):
@@ -130,7 +128,7 @@ def test_tuned_models_are_scored_at_the_end():
 def test_workers_change_nothing():
     experiment = config("fednh", rounds=3, run={"sample": 0.5}, **PERSONAL)
     alone = figures(played_on(Stacked, experiment, federation()))
-    shared = figures(played_on(lambda *about: Pool(Stacked(*about), 2), experiment, federation()))
+    shared = figures(played_on(pool_of(Stacked, 2), experiment, federation()))
     assert alone["personal"] == shared["personal"]
     assert alone["personal"]["v"] is not None
 

@@ -15,12 +15,11 @@ from protofed import cli, draws
 from protofed.data.images import PETS
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
-from protofed.experiment.runner import run
-from protofed.measures.intervals import SettingRow
+from protofed.experiment.run import run
+from protofed.measures.intervals import SettingRow, read_sweep, settings_as_json
 from protofed.pictures import bands, catalogue, clients, curves, embedded, scatter, similarity
 from protofed.pictures.runs import FinishedRun, group_by_setting, titles
 from protofed.pictures.style import COLOURS, look, write_picture
-from protofed.studies import sweep
 
 SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
 SPIRAL = ["data.name=spiral", "net.name=mlp_spiral", "data.limit=300", "partition.name=iid", "run.eval_every=3"]
@@ -43,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
         run(Config.load(None, [*SMALL, *words]), where / name)
     (where / "sweep").mkdir()
     rows = [SettingRow(f"method.pull={pull}", {"by head": {0: 0.5, 1: 0.6}}) for pull in (0, 1)]
-    (where / "sweep" / "sweep.json").write_text(json.dumps(sweep.as_json(rows)))
+    (where / "sweep" / "sweep.json").write_text(json.dumps(settings_as_json(rows)))
     return where
 
 
@@ -320,5 +319,5 @@ def test_margins_are_those_of_the_traced_prototypes(folder):
 
 
 def test_a_sweep_is_read_as_it_was_written(folder):
-    (first, second) = sweep.read_sweep(folder / "sweep")
+    (first, second) = read_sweep(folder / "sweep")
     assert (first.setting, second.figures) == ("method.pull=0", {"by head": {0: 0.5, 1: 0.6}})

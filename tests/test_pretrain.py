@@ -101,7 +101,7 @@ def test_training_is_sgd_with_a_cosine_from_epoch_to_epoch():
     net = make_net("mlp", config.nets[0].design, examples.shape, 3)
     told = []
     ours = pretrain.train_epochs(config, net, examples, told.append)
-    leaves = {name: value.requires_grad_() for name, value in Client(net, 0, 0, 0, 1, examples).params.items()}
+    leaves = {name: value.requires_grad_() for name, value in Client(net, 0, 0, 0, 1, examples).fresh_params().items()}
     x, y = examples.take(torch.arange(len(examples)))
     for share in (1.0, 0.75, 0.25):  # a batch an epoch: momentum, which starts anew, has nothing to add
         peer = torch.optim.SGD(leaves.values(), 0.4 * share, momentum=0.9, weight_decay=0.01)
@@ -238,7 +238,7 @@ def test_a_training_that_diverges_or_is_interrupted_writes_nothing(command, tmp_
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretrain, "train", interrupted)
+    monkeypatch.setattr(pretrain, "train_client", interrupted)
     code, _, err = command("pretrain", "--data", "tints", *SMALL, "--out", "a.safetensors")
     assert (code, err) == (130, "\nInterrupted. Nothing was written.\n")
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from protofed.methods.parts.margins import (
     same_class,
     semantic_margins,
 )
-from protofed.methods.protomargin import Guided, ProtoMargin, Sent
+from protofed.methods.protomargin import GuidedServer, GuidedUpload, ProtoMargin
 from toys import bank, config, federation, figures, played
 
 # On a line, two classes. a: class 0 at 0, class 1 at 4. b: class 0 at 1, class 1 at 7.
@@ -64,7 +64,9 @@ def test_eq15_in_both_readings_by_hand():
 
 
 def sent(client: int, prototypes: Prototypes, moved: list[float], weight: float, examples: int = 1) -> Upload:
-    return Upload(client, examples, 1, 1.0, Sent({"w": torch.tensor([weight])}, prototypes, torch.tensor(moved)))
+    return Upload(
+        client, examples, 1, 1.0, GuidedUpload({"w": torch.tensor([weight])}, prototypes, torch.tensor(moved))
+    )
 
 
 UPLOADS = [
@@ -76,7 +78,7 @@ KNOWN = bank({0: [1.0], 1: [7.0]}, classes=2)
 
 
 def test_eq13_in_the_first_round_clients_count_by_their_examples():
-    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0), torch.zeros(2, 0))
+    server = GuidedServer({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin().aggregate(None, server, UPLOADS)
     assert after.attention.tolist() == pytest.approx([1 / 8, 3 / 8, 4 / 8])
     assert after.params["w"].item() == pytest.approx(1 / 8 + 6 / 8 + 16 / 8)
@@ -84,7 +86,7 @@ def test_eq13_in_the_first_round_clients_count_by_their_examples():
 
 @pytest.mark.parametrize("margins", ["both", "local", "aggregate"])
 def test_eq9_to_eq14_by_hand(margins):
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
+    server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin(margins=margins).aggregate(None, server, UPLOADS)
     local = [sigmoid(0.75), sigmoid(0.0), sigmoid(-1.0)]  # Eq. (11), (8)
     # Eq. (9): client 0 as A against B above; client 1 stands where the aggregate does; client 2 has one common class.
@@ -93,14 +95,14 @@ def test_eq9_to_eq14_by_hand(margins):
     shares["both"] = shares["local"] + shares["aggregate"]
     expected = [sum(column) / len(column) for column in zip(*shares[margins], strict=True)]
     assert after.attention.tolist() == pytest.approx(expected)
-    told = ProtoMargin().noted(after)
+    told = ProtoMargin().log_entries(after)
     assert told["margins_local"] == pytest.approx([0.75, 0.0, -1.0])
     assert told["margins_aggregate"] == pytest.approx([6 / 8, 2.0, 0.0])
     assert after.params["w"].item() == pytest.approx(expected[0] + 2 * expected[1] + 4 * expected[2])
 
 
 def test_table3_the_distance_of_the_same_class_alone():
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
+    server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin(margins="aggregate", deviation="distance").aggregate(None, server, UPLOADS)
     apart = [sigmoid(-(1 + 3)), sigmoid(0.0), sigmoid(-2.0)]
     assert after.attention.tolist() == pytest.approx([value / sum(apart) for value in apart])
@@ -111,7 +113,7 @@ def test_eq10_by_hand():
         sent(0, bank({0: [0.0], 1: [4.0]}, {0: 1, 1: 2}, classes=2), [0.0, 0.0], 0.0),
         sent(1, bank({0: [8.0]}, {0: 3}, classes=2), [0.0, 0.0], 0.0),
     ]
-    server = Guided({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0), torch.zeros(2, 0))
+    server = GuidedServer({"w": torch.zeros(1)}, Prototypes.empty(2, 1), torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin().aggregate(None, server, uploads)
     assert after.prototypes.mean[:, 0, 0].tolist() == [6, 4]
     assert after.prototypes.support[:, 0].tolist() == [4, 2]
@@ -119,13 +121,13 @@ def test_eq10_by_hand():
 
 @pytest.mark.parametrize(("absent", "support"), [("forget", [0, 1]), ("keep", [5, 1])])
 def test_a_class_that_nobody_has_is_forgotten_or_kept(absent, support):
-    server = Guided({"w": torch.zeros(1)}, bank({0: [3.0]}, {0: 5}, classes=2), torch.zeros(0), torch.zeros(2, 0))
+    server = GuidedServer({"w": torch.zeros(1)}, bank({0: [3.0]}, {0: 5}, classes=2), torch.zeros(0), torch.zeros(2, 0))
     after = ProtoMargin(absent=absent).aggregate(None, server, [sent(0, bank({1: [1.0]}, classes=2), [0.0, 0.0], 0.0)])
     assert after.prototypes.support[:, 0].tolist() == support
 
 
 def test_identical_clients_count_the_same():
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
+    server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     attention = ProtoMargin().aggregate(None, server, [sent(n, A, [0.3, 0.1], 0.0, n + 1) for n in range(4)]).attention
     assert attention.tolist() == pytest.approx([0.25] * 4)
 
@@ -133,10 +135,12 @@ def test_identical_clients_count_the_same():
 @pytest.mark.parametrize("known", [KNOWN, Prototypes.empty(2, 1)])
 def test_attention_is_positive_sums_to_one_and_knows_no_order(known):
     method = ProtoMargin()
-    attention = method.attention(known, UPLOADS)
+    attention = method.attention(known, method.margin_sums(known, UPLOADS), UPLOADS)
     assert (attention > 0).all()
     assert attention.sum().item() == pytest.approx(1)
-    assert method.attention(known, UPLOADS[::-1]).tolist() == pytest.approx(attention.flip(0).tolist())
+    turned = UPLOADS[::-1]
+    again = method.attention(known, method.margin_sums(known, turned), turned)
+    assert again.tolist() == pytest.approx(attention.flip(0).tolist())
 
 
 def test_eq4_and_eq8_prototypes_before_and_after_training():
@@ -153,7 +157,7 @@ def test_eq4_and_eq8_prototypes_before_and_after_training():
     assert message.prototypes.mean[:, 0].tolist() == [[0, 1, 0], [1, 0, 0.5]]
     assert message.prototypes.support[:, 0].tolist() == [2, 1]
     near, far = 0.5, (2**0.5, 2**0.5)  # (0, 1, .5) to (1, 0, .5); (1, 0, 0) to (0, 1, 0)
-    assert message.moved.tolist() == pytest.approx(
+    assert message.local_margins.tolist() == pytest.approx(
         [(far[0] - near) / (far[0] + near), (far[1] - near) / (far[1] + near)]
     )
     other_way = ProtoMargin().deviations(message.prototypes, message.prototypes)
@@ -161,10 +165,10 @@ def test_eq4_and_eq8_prototypes_before_and_after_training():
 
 
 def test_a_client_without_examples_does_not_count():
-    server = Guided({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
+    server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     empty = sent(3, Prototypes.empty(2, 1), [0.0, 0.0], 9.0, 0)
     assert ProtoMargin().aggregate(None, server, [*UPLOADS, empty]).attention[3] == 0
-    assert ProtoMargin().attention(KNOWN, [empty, empty]).tolist() == [0.5, 0.5]
+    assert ProtoMargin().aggregate(None, server, [empty, empty]).attention.tolist() == [0.5, 0.5]
 
 
 def test_a_run_tells_its_attention_and_sends_little_more_than_fedavg():

@@ -14,6 +14,7 @@ from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.studies import sweep
+from protofed.studies.recipes import recipe_file
 from protofed.studies.reproduce import fedproto, page
 from protofed.studies.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
 from protofed.studies.reproduce.study import (
@@ -25,7 +26,6 @@ from protofed.studies.reproduce.study import (
     converged,
     orderings,
     read_kept,
-    recipe,
     to_keep,
 )
 from test_cli import protofed as command  # noqa: F401
@@ -245,10 +245,10 @@ def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: 
 
 
 def test_recipes_are_found_and_one_that_is_not_there_is_told():
-    assert recipe("digits-n3").is_file()
+    assert recipe_file("digits-n3").is_file()
     assert any(one["name"].endswith("fedproto-femnist.toml") for one in recipes())
     with pytest.raises(UserError, match=r"There is no recipes/nothing\.toml"):
-        recipe("nothing")
+        recipe_file("nothing")
 
 
 @pytest.mark.slow

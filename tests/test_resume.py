@@ -20,7 +20,8 @@ from protofed.errors import UserError
 from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.folder import LOCK, Folder, uninterrupted, write_atomically
-from protofed.experiment.runner import run
+from protofed.experiment.run import run
+from protofed.experiment.watchers import Watcher
 from protofed.methods import METHODS
 
 TABLE = {
@@ -168,7 +169,7 @@ def test_a_run_that_came_and_went_while_this_one_waited_for_the_lock_is_left_alo
 
 
 def test_a_run_that_goes_on_is_not_finished_meanwhile(tmp_path):
-    class Stop:
+    class Stop(Watcher):
         def started(self, *_):
             raise KeyboardInterrupt
 
@@ -176,7 +177,7 @@ def test_a_run_that_goes_on_is_not_finished_meanwhile(tmp_path):
 
     run({**TABLE, "run": {"rounds": 1}}, tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watcher=Stop())
+        run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watchers=[Stop()])
     assert not (tmp_path / "run" / "result.json").exists()
 
 
@@ -298,16 +299,16 @@ def test_the_data_may_move_between_a_run_and_its_continuation(tmp_path):
 def test_a_damaged_checkpoint_is_told(tmp_path):
     told = []
 
-    class Listening:
-        def started(self, config, members, done, notes):
-            told.extend([done, *notes])
+    class Listening(Watcher):
+        def started(self, config, members, rounds, notes):
+            told.extend([len(rounds), *notes])
 
         def round(self, row): ...
 
     run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run")
     truncate(tmp_path / "run" / "checkpoint" / "000003.safetensors", random.Random(1))
-    run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watcher=Listening())
-    assert told == [2, "damaged, and done again: checkpoint 000003"]
+    run({**TABLE, "run": {"rounds": 3}}, tmp_path / "run", resume=True, watchers=[Listening()])
+    assert told == [2, "damaged and computed again: checkpoint 000003"]
 
 
 def test_a_state_of_another_version_of_the_method_is_told(tmp_path):

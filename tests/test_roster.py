@@ -10,11 +10,10 @@ import torch
 
 from protofed.core import Phase
 from protofed.engines.loop import Loop
-from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
 from protofed.experiment.roster import draw_clients, draw_roster
 from protofed.methods.fedproto import FedProto
-from toys import LABELS, config, everything, federation, net, played, played_on
+from toys import LABELS, config, everything, federation, net, played, played_on, pool_of
 
 
 def test_a_round_is_a_function_of_the_seed_and_its_number():
@@ -70,9 +69,7 @@ class Some(FedProto):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "fednh", "protomargin", "fedrep", Two(), Some()])
-@pytest.mark.parametrize(
-    "engine", [Stacked, lambda *about: Pool(Loop(*about), 2), lambda *about: Pool(Stacked(*about), 2)]
-)
+@pytest.mark.parametrize("engine", [Stacked, pool_of(Loop, 2), pool_of(Stacked, 2)])
 def test_partial_work_is_the_same_on_every_engine(method, engine):
     experiment = config(method, rounds=4, run={"sample": 0.7}, train={"epochs": 3}, system={"slow": 0.8})
     members = federation(nets=[net(dropout=0.3)] * 6)

@@ -19,11 +19,12 @@ from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.roster import draw_clients
-from protofed.experiment.runner import Runner, run
+from protofed.experiment.run import run
+from protofed.experiment.watchers import Watcher
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
-from toys import config, everything, federation, figures, played
+from toys import config, everything, federation, figures, played, runner_of
 
 SMALL = {"run": {"rounds": 3}, "data": {"clients": 5}, "train": {"clip": 1.0}}
 
@@ -89,12 +90,15 @@ def test_the_same_costs_for_weights():
 def test_resumed_run_is_the_uninterrupted_one(method, done, every, tmp_path):
     sections = {"run": {"sample": 0.6, "eval_every": every}, "train": {"clip": 1.0}}
     experiment, members = config(method, rounds=4, **sections), federation()
-    whole = Runner(experiment, members, opened(tmp_path / "whole"))
-    whole.go(None)
-    stopped = config(method, rounds=done, **sections)
-    Runner(stopped, members, opened(tmp_path / "parts")).go(None)
-    resumed = Runner(experiment, members, Folder.old(tmp_path / "parts"))
-    resumed.go(None)
+    whole = runner_of(experiment, members, opened(tmp_path / "whole"))
+    whole.start()
+    whole.go()
+    stopped = runner_of(config(method, rounds=done, **sections), members, opened(tmp_path / "parts"))
+    stopped.start()
+    stopped.go()
+    resumed = runner_of(experiment, members, Folder(tmp_path / "parts"))
+    resumed.resume()
+    resumed.go()
     torch.testing.assert_close(everything(resumed), everything(whole), rtol=0, atol=0)
     assert without_seconds(tmp_path / "parts") == without_seconds(tmp_path / "whole")
 
@@ -188,7 +192,7 @@ def test_resume_refuses_an_edited_config_and_leaves_the_folder_alone(tmp_path):
 def test_resume_refuses_rounds_without_a_checkpoint(tmp_path):
     run(SMALL, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoint")
-    with pytest.raises(UserError, match="checkpoint is empty, though"):
+    with pytest.raises(UserError, match="checkpoint is empty, but"):
         run({**SMALL, "run": {"rounds": 5}}, tmp_path / "run", resume=True)
     assert len(without_seconds(tmp_path / "run")) == 3
     with pytest.raises(UserError, match="give that folder"):
@@ -203,15 +207,13 @@ def test_the_hash_knows_the_data():
 
 
 def test_final_figures_go_when_a_run_goes_on(tmp_path):
-    class Stop:
-        def started(self, *_): ...
-
+    class Stop(Watcher):
         def round(self, row):
             raise KeyboardInterrupt
 
     run(SMALL, tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        run({**SMALL, "run": {"rounds": 9}}, tmp_path / "run", resume=True, watcher=Stop())
+        run({**SMALL, "run": {"rounds": 9}}, tmp_path / "run", resume=True, watchers=[Stop()])
     assert not (tmp_path / "run" / "result.json").exists()
 
 
@@ -223,7 +225,7 @@ def test_methods_are_compared_on_the_same_draws():
 
 @pytest.mark.parametrize(("wanted", "count"), [(1.0, 6), (0.5, 3), (0.01, 1), (1, 1), (4, 4)])
 def test_sample_is_a_share_or_a_number(wanted, count):
-    runner = Runner(config(run={"sample": wanted}), federation(), None)
+    runner = runner_of(config(run={"sample": wanted}), federation())
     assert [len(draw_clients(runner.config, runner.members, number)) for number in range(3)] == [count] * 3
 
 
@@ -281,7 +283,8 @@ def test_diverged_loss_is_null_in_the_files(tmp_path):
 def test_clients_start_from_weights_of_their_own_by_the_seed():
     members = federation()
     starts = [
-        members.client(seed, 0, client).params["head.weight"] for seed, client in ((0, 0), (0, 1), (1, 0), (0, 0))
+        members.client(seed, 0, client).fresh_params()["head.weight"]
+        for seed, client in ((0, 0), (0, 1), (1, 0), (0, 0))
     ]
     assert torch.equal(starts[0], starts[3])
     assert not torch.equal(starts[0], starts[1])
@@ -305,14 +308,12 @@ def test_parameters_of_another_net_are_not_trained():
 def test_a_run_uses_one_thread_and_gives_the_others_back():
     seen = []
 
-    class Watching:
-        def started(self, *_): ...
-
+    class Watching(Watcher):
         def round(self, row):
             seen.append(torch.get_num_threads())
 
     torch.set_num_threads(2)
-    run(SMALL, watcher=Watching())
+    run(SMALL, watchers=[Watching()])
     assert set(seen) == {1}
     assert torch.get_num_threads() == 2
 

@@ -13,6 +13,7 @@ from protofed import run
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
+from protofed.experiment.watchers import Watcher
 
 TABLE = {"run": {"rounds": 5, "trace_every": 2, "sample": 0.7}, "data": {"clients": 5}}
 
@@ -25,7 +26,7 @@ def kept(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "trace").iterdir()}
 
 
-class Stop:
+class Stop(Watcher):
     """Somebody who pulls the plug after a round."""
 
     def __init__(self, after: int) -> None:
@@ -82,7 +83,7 @@ def test_a_run_that_goes_on_has_the_trace_of_one_that_never_stopped(whole, tmp_p
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_rounds_that_are_done_again_overwrite_theirs(whole, tmp_path, after):
     with pytest.raises(KeyboardInterrupt):
-        run(table(checkpoint_every=5), tmp_path / "run", watcher=Stop(after))
+        run(table(checkpoint_every=5), tmp_path / "run", watchers=[Stop(after)])
     for path in (tmp_path / "run").glob("trace/*"):
         path.write_bytes(b"half")
     run(table(checkpoint_every=5), tmp_path / "run", resume=True)
@@ -106,8 +107,8 @@ def test_a_trace_may_be_begun_and_ended_in_the_middle(tmp_path):
 
 def test_a_method_without_prototypes_says_so_and_keeps_nothing(tmp_path):
     listener = Stop(after=-1)
-    run(table("fedavg"), tmp_path / "run", watcher=listener)
-    assert listener.notes == ["run.trace_every: fedavg has no prototypes to keep a trace of"]
+    run(table("fedavg"), tmp_path / "run", watchers=[listener])
+    assert listener.notes == ["run.trace_every: fedavg has no prototypes to write to trace/"]
     assert Folder(tmp_path / "run").trace() == []
 
 

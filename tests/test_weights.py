@@ -28,7 +28,7 @@ def test_nets_start_from_the_layers_of_a_file_and_say_which(command, tmp_path): 
     started = protofed.Config.load(tmp_path / "b" / "config.toml")
     from protofed.experiment.members import Members
 
-    first = Members.of(started).client(0, 0, 2).params
+    first = Members.of(started).client(0, 0, 2).fresh_params()
     assert torch.equal(first["body.fc1.weight"], protofed.Result.load(tmp_path / "a").model(0).body.fc1.weight)
     (tmp_path / "w.safetensors").unlink()
     assert command("run", *words)[2] == "protofed: There is no file w.safetensors to take weights from.\n"
@@ -39,7 +39,7 @@ def test_a_resumed_run_notices_other_weights(command, tmp_path):  # noqa: F811
     words = ("--set", "run.rounds=1", "--set", "data.clients=3", "--set", "net.weights=w.safetensors", "--quiet")
     command("run", *words, "--out", "a")
     save_file({"head.out.bias": torch.ones(10)}, tmp_path / "w.safetensors")
-    assert "was begun with other weights" in command("run", "--resume", "--out", "a", "--set", "run.rounds=2")[2]
+    assert "was started with other weights" in command("run", "--resume", "--out", "a", "--set", "run.rounds=2")[2]
 
 
 def test_a_frozen_encoder_turns_the_data_into_features_once(command, tmp_path, monkeypatch):  # noqa: F811

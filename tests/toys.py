@@ -13,13 +13,17 @@ from torch import Tensor, nn
 
 from protofed.core import AnyMethod, Prototypes
 from protofed.data.partitions.base import Holding
+from protofed.engines.pool import Pool
 from protofed.examples import Examples
 from protofed.experiment.config import Config
+from protofed.experiment.folder import Folder
 from protofed.experiment.members import Members
 from protofed.experiment.results import result_summary
+from protofed.experiment.run import resolve_engine
 from protofed.experiment.runner import Runner
 from protofed.messages import flatten
 from protofed.net import Net
+from protofed.training import TrainSection
 
 CLASSES = 3
 INPUTS = 4
@@ -64,27 +68,42 @@ def config(method: str | AnyMethod = "fedproto", /, rounds: int = 3, **sections:
     return made if isinstance(method, str) else replace(made, method=method)
 
 
+def runner_of(experiment: Config, members: Members, folder: Folder | None = None) -> Runner:
+    """A run that has not started."""
+    return Runner(resolve_engine(experiment, members), members, folder)
+
+
 def played(experiment: Config, members: Members) -> Runner:
     """A run that has been run."""
-    runner = Runner(experiment, members, None)
-    runner.go(None)
+    runner = runner_of(experiment, members)
+    runner.go()
     return runner
 
 
 def played_on(kind: Any, experiment: Config, members: Members) -> Runner:
     """A run that has been run on an engine."""
-    runner = Runner(experiment, members, None)
+    runner = runner_of(experiment, members)
     runner.engine = kind(members, experiment.method, experiment.train, experiment.run.seed)
     try:
-        runner.go(None)
+        runner.go()
         return runner
     finally:
         runner.engine.close()
 
 
+def pool_of(inner: Any, workers: int = 2) -> Any:
+    """A pool of workers around an engine, made like an engine."""
+
+    def make(members: Members, method: AnyMethod, training: TrainSection, seed: int) -> Pool:
+        sizes = [len(train) for train in members.train]
+        return Pool(inner(members, method, training, seed), method.types(), sizes, workers)
+
+    return make
+
+
 def figures(runner: Runner) -> dict[str, Any]:
     """What result.json would have."""
-    return result_summary(runner.config, runner.members, runner.rounds, runner.scores, runner.personal())
+    return result_summary(runner.config, runner.members, runner.rounds, runner.evaluations, runner.personal())
 
 
 def everything(runner: Runner) -> dict[str, Tensor]:

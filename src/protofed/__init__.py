@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from protofed.experiment.config import Config
     from protofed.experiment.federation import Federation
     from protofed.experiment.results import Result
-    from protofed.experiment.runner import run
+    from protofed.experiment.run import run
 
 
 def __getattr__(name: str) -> Any:
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
         "UserError": "protofed.errors",
         "Federation": "protofed.experiment.federation",
         "Result": "protofed.experiment.results",
-        "run": "protofed.experiment.runner",
+        "run": "protofed.experiment.run",
     }
     if name not in homes:
         raise AttributeError(f"module 'protofed' has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""The types that everything shares: what a client sees, what travels, and the hooks of a method.
+"""The types that everything shares: what a client sees, what is sent, and the hooks of a method.
 
-Exactly one hook is traced by the engines: `loss`. It is written for one client and one batch, never branches on the
-value of a tensor, and may be mapped over many clients at once. Every other hook is plain Python on one client's view.
+The engines trace exactly one hook, `loss`. It is written for one client and one batch, never branches on the value of a
+tensor, and the engine may map it over many clients at once. Every other hook is plain Python on one client's view.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ __all__ = [
     "AnyMethod",
     "Batch",
     "Client",
+    "KeptModel",
     "Loss",
     "Method",
+    "Needs",
     "Net",
     "Nothing",
     "Params",
     "Phase",
-    "Private",
     "Prototypes",
     "Scores",
     "Site",
@@ -41,6 +42,7 @@ __all__ = [
     "Upload",
     "Weights",
     "average",
+    "average_uploads",
     "cross_entropy",
     "weighted_mean",
 ]
@@ -51,38 +53,46 @@ Up = TypeVar("Up")
 Kept = TypeVar("Kept")
 
 Scores = dict[str, Tensor]
-"""For each way to predict ("head", "prototype") the scores [n, classes]; the highest is predicted, -inf is never."""
+"""Scores [n, classes] per way of predicting ("head", "prototype"). The highest score wins; -inf is never predicted."""
+
+Needs = Literal["nothing", "equal dim", "equal nets"]
+"""What the nets of the clients must have in common: nothing, the embedding size, or all shapes."""
 
 
 class Weights(NamedTuple):
-    """The weights of a model that travel."""
+    """The parameters of a model, as a message or as the state of the server."""
 
     params: Params
 
 
-class Private(NamedTuple):
+class KeptModel(NamedTuple):
     """A model that stays with its client."""
 
     params: Params
 
 
 class Phase(NamedTuple):
-    """A stretch of local training with an optimiser of its own."""
+    """A part of local training, with an optimiser of its own."""
 
     epochs: int
-    trains: tuple[str, ...] = ("",)  # the parts that move, as `net.selected` names them; "" is all
+    trains: tuple[str, ...] = ("",)  # the parts that train, as `net.selected` names them; "" is all
 
 
 class Upload(NamedTuple, Generic[Up]):
+    """What one client sends to the server after its local training."""
+
     client: int
-    examples: int
+    num_examples: int
     steps: int
     work: float  # share of the planned epochs that was done
     message: Up
 
 
 class Loss:
-    """Named terms, summed for the gradient and logged one by one; `observed` is summed over the last epoch."""
+    """Named terms, which are summed for the gradient and logged separately.
+
+    `observed` holds tensors that the engine sums over the steps of the last epoch; hooks find them in `Trained`.
+    """
 
     def __init__(self, observed: tuple[Tensor, ...] = (), **terms: Tensor) -> None:
         self.terms = terms
@@ -90,6 +100,7 @@ class Loss:
 
     @property
     def total(self) -> Tensor:
+        """The sum of all terms."""
         first, *rest = self.terms.values()
         for term in rest:
             first = first + term
@@ -98,7 +109,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a hook runs; the only source of randomness."""
+    """Where a hook runs: at the server, or at a client. It is the only source of randomness."""
 
     net: Net
     seed: int
@@ -107,24 +118,23 @@ class Site:
     clients: int
 
     def generator(self, purpose: str) -> torch.Generator:
-        """A generator of its own for this purpose, round and client."""
+        """A generator for this purpose, round and client alone."""
         return draws.generator(self.seed, purpose, self.round, self.client)
+
+    def fresh_params(self) -> Params:
+        """New parameters for this site's net. The same seed, round and client give the same parameters."""
+        return self.net.init(self.generator("init"))
 
 
 @dataclass(frozen=True)
 class Client(Site):
-    """A client when it joins."""
+    """A client with its training data."""
 
     data: Examples
 
     @property
-    def examples(self) -> int:
+    def num_examples(self) -> int:
         return len(self.data)
-
-    @property
-    def params(self) -> Params:
-        """Fresh parameters of this client's own."""
-        return self.net.init(self.generator("init"))
 
 
 @dataclass(frozen=True)
@@ -133,96 +143,122 @@ class Trained(Client, Generic[Down, Kept]):
 
     kept: Kept
     down: Down
-    start: Params
-    end: Params
+    start: Params  # the parameters that training started from
+    params: Params  # the parameters that training ended with
     lr: float
     steps: int
-    observed: tuple[Tensor, ...]  # () when no step was made
-
-    @property
-    def params(self) -> Params:
-        """The parameters that training ended with."""
-        return self.end
+    observed: tuple[Tensor, ...]  # () if no step was made
 
     def features(self, before: bool = False) -> tuple[Tensor, Tensor]:
-        """Embeddings [n, dim] and labels [n] of all the client's examples, without dropout; `before`: with `start`."""
-        return self.net.features(self.start if before else self.end, self.data)
+        """Embeddings [n, dim] and labels [n] of the client's training data, without dropout.
+
+        `before`: computed with the parameters that training started from.
+        """
+        return self.net.features(self.start if before else self.params, self.data)
 
 
 @dataclass(frozen=True)
 class Method(Generic[Server, Down, Up, Kept]):
-    """A federated method; its fields are its options; its hooks stand in the order of an algorithm box."""
+    """A federated method. Its fields are its options; its hooks follow the order of an algorithm box.
 
-    needs: ClassVar[Literal["nothing", "equal dim", "equal nets"]] = "nothing"
-    """What the clients' nets must have in common."""
+    One round: the server sends `broadcast` to each sampled client. The client trains from `receive` by minimising
+    `loss`, keeps what `keep` returns, and sends what `upload` returns. The server combines the uploads in `aggregate`.
+    The type parameters are the state of the server, the message to a client, the message back, and what a client keeps.
+
+    A complete method, FedAvg with equal weights::
+
+        @dataclass(frozen=True)
+        class PlainAverage(Method[Weights, Weights, Weights, Nothing]):
+            needs: ClassVar[Needs] = "equal nets"
+
+            def start(self, site):
+                return Weights(site.fresh_params())
+
+            def receive(self, kept, down):
+                return down.params
+
+            def upload(self, trained):
+                return Weights(trained.params)
+
+            def aggregate(self, site, server, uploads):
+                return Weights(average_uploads(uploads, equal=True))
+    """
+
+    needs: ClassVar[Needs] = "nothing"
 
     def start(self, site: Site) -> Server:
-        """Server, before round 0."""
+        """Server: its state before the first round."""
         return cast("Server", ())
 
     def broadcast(self, server: Server, client: int) -> Down:
-        """Server: what this client is sent; by default the state itself."""
+        """Server: the message to a client; by default the state itself."""
         return cast("Down", server)
 
     def join(self, client: Client) -> Kept:
-        """Client, once: what it owns."""
+        """Client, once: what it keeps before its first round."""
         return cast("Kept", ())
 
     def receive(self, kept: Kept, down: Down) -> Params:
-        """Client: where training starts, and what is evaluated."""
-        raise TypeError(f"{type(self).__name__} must say where training starts: define receive(kept, down)")
+        """Client: the parameters that training starts from, and that are evaluated."""
+        raise TypeError(
+            f"{type(self).__name__} must define receive(kept, down): the parameters that training starts from"
+        )
 
     def prepare(self, down: Down) -> Any:
-        """Client, before it trains: what `loss` gets as `down`; by default the message itself."""
+        """Client, before training: what `loss` gets as `down`; by default the message itself."""
         return down
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
-        """Client: what trains, for how long."""
+        """Client: which parameters train, and for how many epochs."""
         return (Phase(epochs),)
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Any, kept: Kept) -> Loss:
-        """Client, TRACED; `down` is what `prepare` made of the message."""
+        """Client, TRACED: the loss of one batch; `down` is what `prepare` returned."""
         return Loss(supervised=cross_entropy(net(params, batch.x)[1], batch))
 
     def keep(self, trained: Trained[Down, Kept]) -> Kept:
-        """Client: what stays."""
+        """Client: what it keeps until its next round."""
         return cast("Kept", ())
 
     def upload(self, trained: Trained[Down, Kept]) -> Up:
-        """Client: what leaves."""
+        """Client: the message to the server."""
         return cast("Up", ())
 
     def aggregate(self, site: Site, server: Server, uploads: Sequence[Upload[Up]]) -> Server:
-        """Server; never called with no uploads."""
+        """Server: its next state. It is not called in a round without uploads."""
         return server
 
-    def noted(self, server: Server) -> dict[str, Any]:
-        """Server: what else a line of rounds.jsonl tells of a round."""
+    def log_entries(self, server: Server) -> dict[str, Any]:
+        """Server: extra entries for this round's line in rounds.jsonl."""
         return {}
 
-    def known(self, server: Server) -> Prototypes | None:
-        """Server: its prototypes, to look at; by default those that its state has."""
+    def server_prototypes(self, net: Net, server: Server) -> Prototypes | None:
+        """Server: its prototypes, for measures and pictures; by default the first ones found in the state."""
         return first_prototypes(server)
 
+    def compared_embeddings(self, z: Tensor) -> Tensor | None:
+        """Embeddings [n, dim] in the space of the server's prototypes; None if the two cannot be compared."""
+        return z
+
     def tune(self, epochs: int) -> tuple[Phase, ...]:
-        """Client: training before evaluation that is forgotten afterwards."""
+        """Client: training before an evaluation, whose result is discarded afterwards."""
         return ()
 
     def predict(self, net: Net, params: Params, x: Tensor, down: Down, kept: Kept) -> Scores:
-        """Client: every way of predicting that the method has."""
+        """Client: the scores of every way of predicting that the method has."""
         return {"head": net(params, x)[1]}
 
-    def single(self, params: Params, kept: Kept) -> Params:
-        """Client: one net's parameters that answer as `predict` does by head; what is exported."""
+    def exportable_params(self, params: Params, kept: Kept) -> Params:
+        """Client: parameters of one net that predicts as `predict` does by head. They are what `export` writes."""
         return params
 
     def predict_global(self, net: Net, server: Server, x: Tensor) -> Scores:
-        """The server's own model, if there is one."""
+        """Server: the scores of its own model; {} if it has no model."""
         return {}
 
     @classmethod
     def types(cls) -> dict[str, Any]:
-        """The types of the server's state, of both messages and of what a client keeps, as the class declares them."""
+        """The declared types of the server's state, of both messages, and of what a client keeps."""
         bases = (base for kind in cls.__mro__ for base in kind.__dict__.get("__orig_bases__", ()))
         declared = next(base for base in bases if get_origin(base) is Method)
         return dict(zip(("server", "down", "up", "kept"), get_args(declared), strict=True))
@@ -232,17 +268,17 @@ AnyMethod = Method[Any, Any, Any, Any]
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean [] of values [n]; 0 where all weights are 0."""
+    """The weighted mean [] of values [n]; 0 if all weights are 0."""
     return (values * weight).sum() / weight.sum().clamp(min=1e-12)
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """The mean cross-entropy of logits [n, classes] over the examples that count."""
+    """The mean cross-entropy of logits [n, classes] over the examples with a weight."""
     return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
 
 
 def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
-    """The weighted average of the clients' parameters, summed in double precision; if all weights are 0, the plain one.
+    """The weighted average of several models, summed in double precision; the plain average if all weights are 0.
 
     >>> average([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], [1, 3])["w"].item()
     3.0
@@ -250,12 +286,18 @@ def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
     total = float(sum(weights))
     shares = [weight / total for weight in weights] if total > 0 else [1 / len(parts)] * len(parts)
 
-    def one(tensors: list[Tensor]) -> Tensor:
+    def averaged(tensors: list[Tensor]) -> Tensor:
         summed = sum(
             (tensor.double() * share for tensor, share in zip(tensors, shares, strict=True)),
             start=torch.zeros((), dtype=torch.double),
         )
-        kind = tensors[0].dtype
-        return (summed if kind.is_floating_point else summed.round()).to(kind)
+        dtype = tensors[0].dtype
+        return (summed if dtype.is_floating_point else summed.round()).to(dtype)
 
-    return {name: one([part[name] for part in parts]) for name in parts[0]}
+    return {name: averaged([part[name] for part in parts]) for name in parts[0]}
+
+
+def average_uploads(uploads: Sequence[Upload[Any]], equal: bool = False) -> Params:
+    """The average of the uploaded parameters, weighted by the clients' numbers of examples; `equal`: not weighted."""
+    weights = [1 if equal else upload.num_examples for upload in uploads]
+    return average([upload.message.params for upload in uploads], weights)

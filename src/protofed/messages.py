@@ -6,6 +6,7 @@ back by type and nothing is ever unpickled.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from safetensors.torch import save
@@ -41,13 +42,12 @@ def identity(tree: Any) -> Any:
     return tuple(map(identity, tree)) if isinstance(tree, tuple) else id(tree)
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Tensors by "/"-joined names; of prototypes only the rows with support."""
-    if isinstance(tree, Tensor):
-        return {prefix: tree.contiguous()}
-    if isinstance(tree, Prototypes):
-        parts = tree.pack()
-    elif isinstance(tree, dict):
+def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | Prototypes]]:
+    """The tensors and the prototypes of a message, by "/"-joined names."""
+    if isinstance(tree, Tensor | Prototypes):
+        yield prefix, tree
+        return
+    if isinstance(tree, dict):
         parts = tree
     elif hasattr(tree, "_asdict"):
         parts = tree._asdict()
@@ -57,11 +57,23 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
         raise TypeError(
             f"a message is made of tensors, Prototypes, dicts and NamedTuples, got {type(tree).__name__} at {prefix!r}"
         )
-    return {
-        name: value
-        for key, part in parts.items()
-        for name, value in flatten(part, f"{prefix}/{key}" if prefix else str(key)).items()
-    }
+    for key, part in parts.items():
+        yield from leaves(part, _joined(prefix, str(key)))
+
+
+def flatten(tree: Any) -> dict[str, Tensor]:
+    """Tensors by "/"-joined names; of prototypes only the rows with support."""
+    flat: dict[str, Tensor] = {}
+    for name, leaf in leaves(tree):
+        if isinstance(leaf, Prototypes):
+            flat |= {_joined(name, key): value for key, value in leaf.pack().items()}
+        else:
+            flat[name] = leaf.contiguous()
+    return flat
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}" if prefix else name
 
 
 def to_bytes(tree: Any) -> bytes:
@@ -115,13 +127,15 @@ def message_size(message: Any) -> Size:
     """Numbers and bytes of a message as it goes on the wire.
 
     >>> import torch
-    >>> size(Prototypes.of(torch.ones(4, 50), torch.tensor([0, 0, 7, 7]), classes=10))
+    >>> message_size(Prototypes.of(torch.ones(4, 50), torch.tensor([0, 0, 7, 7]), classes=10))
     Size(params=100, counts=2, bytes=428)
     """
     total = Size()
-    for name, value in flatten(message).items():
-        last = name.rpartition("/")[2]
-        numbers = value.numel()
-        counted = {"support": Size(counts=numbers), "rows": Size(), "shape": Size()}.get(last, Size(params=numbers))
-        total += counted._replace(bytes=numbers * value.element_size())
+    for _, leaf in leaves(message):
+        tensors = leaf.pack() if isinstance(leaf, Prototypes) else {"": leaf}
+        size = sum(value.numel() * value.element_size() for value in tensors.values())
+        if isinstance(leaf, Prototypes):
+            total += Size(tensors["mean"].numel(), tensors["support"].numel(), size)
+        else:
+            total += Size(params=leaf.numel(), bytes=size)
     return total

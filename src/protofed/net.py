@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import contextmanager
 from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 EVALUATE = 512
 """How many examples go through a net at once where nothing is trained."""
+ADDED = "method."
+"""Prefix of the parameters that a method adds to those of the net: a scale, a second head, a second model."""
 Params = dict[str, Tensor]
-"""Tensors by name: "body.*", "head.*", and "own.*" for what a method adds. Buffers are among them and never trained."""
+"""Tensors by name: "body.*", "head.*", and "method.*" for what a method adds; with buffers, which never train."""
 
 
 class Batch(NamedTuple):
@@ -155,13 +158,28 @@ class Net:
         return self.whole(parts["body"], parts["head"]).eval()
 
     def trains(self, name: str, value: Tensor) -> bool:
-        """Can this tensor move? Buffers and frozen layers never do, nor do a second model's ("own.body.*")."""
-        known = name.removeprefix("own.")
+        """Whether this tensor trains. Buffers and frozen layers do not; nor do those of a second, added model."""
+        known = name.removeprefix(ADDED)
         return known in self.trainable if known in self.shapes else value.is_floating_point()
 
     def train(self, mode: bool) -> None:
         """Whether dropout and batch norm behave as in training."""
         self.module.train(mode)
+
+    @cached_property
+    def linear_head(self) -> str:
+        """The name of the weight [classes, dim] of a head that is one linear layer; an error for other heads."""
+        layers = [
+            (name, layer)
+            for name, layer in self.module["head"].named_modules(prefix="head")
+            if not list(layer.children()) and not isinstance(layer, nn.Dropout | nn.Identity)
+        ]
+        if len(layers) != 1 or not isinstance(layers[0][1], nn.Linear):
+            kinds = ", ".join(type(layer).__name__ for _, layer in layers) or "no layer"
+            raise UserError(
+                f"The head of {self.name} has to be one linear layer for this, but it has: {kinds}. Use another net."
+            )
+        return f"{layers[0][0]}.weight"
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
         """The body alone: [n, ...] -> [n, dim]."""
@@ -198,7 +216,7 @@ class Net:
 
     def check(self, params: Params) -> None:
         """Refuse parameters of another net: `functional_call` alone would take them."""
-        got = {key: tuple(value.shape) for key, value in params.items() if not key.startswith("own.")}
+        got = {key: tuple(value.shape) for key, value in params.items() if not key.startswith(ADDED)}
         if got != self.shapes:
             wrong = sorted(key for key in got.keys() | self.shapes.keys() if got.get(key) != self.shapes.get(key))
             raise UserError(
@@ -217,3 +235,13 @@ def selected(params: Params, part: str) -> Params:
         layers = {name.rpartition(".")[0] for name, value in params.items() if value.dim() > 2}
         return {name: value for name, value in params.items() if name.rpartition(".")[0] in layers}
     return {name: value for name, value in params.items() if name.startswith(part)}
+
+
+def added(params: Params) -> Params:
+    """The parameters that a method added, by their names without the prefix."""
+    return {name.removeprefix(ADDED): value for name, value in params.items() if name.startswith(ADDED)}
+
+
+def without_added(params: Params) -> Params:
+    """The parameters of the net itself."""
+    return {name: value for name, value in params.items() if not name.startswith(ADDED)}

@@ -127,16 +127,16 @@ class Outcome:
 
     params: Params
     steps: int = 0
-    seen: float = 0.0
+    examples_seen: float = 0.0
     terms: dict[str, Tensor] = field(default_factory=dict)
     observed: tuple[Tensor, ...] = ()
 
-    def note(self, loss: Loss, seen: int) -> None:
-        """Take a step over so many examples into the books."""
+    def add_step(self, loss: Loss, examples: int) -> None:
+        """Add the loss of a step over a number of examples."""
         self.steps += 1
-        self.seen += seen
+        self.examples_seen += examples
         for name, value in loss.terms.items():
-            self.terms[name] = self.terms.get(name, 0) + value.detach() * seen
+            self.terms[name] = self.terms.get(name, 0) + value.detach() * examples
         fresh = tuple(value.detach() for value in loss.observed)
         self.observed = tuple(a + b for a, b in zip(self.observed, fresh, strict=True)) if self.observed else fresh
 
@@ -176,7 +176,7 @@ def train_client(
                     with torch.no_grad():
                         moved, state = optimiser.step(leaves, dict(zip(moving, grads, strict=True)), state)
                     outcome.params |= {name: value.detach() for name, value in moved.items()}
-                    outcome.note(loss, len(positions))
+                    outcome.add_step(loss, len(positions))
     return outcome
 
 
@@ -200,7 +200,7 @@ def as_trained(
         kept=kept,
         down=down,
         start=start,
-        end=outcome.params,
+        params=outcome.params,
         lr=training.rate(client.round),
         steps=outcome.steps,
         observed=outcome.observed,

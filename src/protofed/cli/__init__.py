@@ -106,7 +106,7 @@ def run(
     from protofed.cli.screen import Screen, run_verdict, say
     from protofed.experiment.config import Config
     from protofed.experiment.folder import Folder
-    from protofed.experiment.runner import run as run_experiment
+    from protofed.experiment.run import run as run_experiment
 
     if resume:
         if out is None or file is not None:
@@ -120,7 +120,7 @@ def run(
     console = Console(quiet=quiet)
     try:
         with Screen(console) as screen:
-            result = run_experiment(config, out, resume=resume, watcher=screen)
+            result = run_experiment(config, out, resume=resume, watchers=[screen])
     except (KeyboardInterrupt, OSError) as stopped:
         asked = isinstance(stopped, KeyboardInterrupt)
         print("\nInterrupted." if asked else f"protofed: {trouble(stopped)}", file=sys.stderr)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from protofed.cli.screen import duration, percent
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.members import dataset_title
+from protofed.experiment.wording import duration, percent
 from protofed.measures.intervals import SettingRow, figures_of
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from protofed.data.partitions import PARTITIONS
 from protofed.data.sources import SOURCES
 from protofed.methods import METHODS
 from protofed.nets import NETS
+from protofed.studies.recipes import recipe_files
 
 KINDS = ("methods", "datasets", "partitions", "nets", "recipes")
 
@@ -28,16 +28,14 @@ def list_entries(kind: str) -> list[dict[str, Any]]:
 
 
 def recipes() -> list[dict[str, Any]]:
-    """The experiment files in ./recipes, else those of the source tree that protofed runs from."""
-    here, source = Path("recipes"), Path(__file__).parents[2] / "recipes"
-    files = sorted((here if here.is_dir() else source).glob("*.toml"))
+    """The experiment files in recipes/, each with its first line."""
     return [
         {
             "name": str(file),
             "about": file.read_text(encoding="utf-8", errors="replace").partition("\n")[0].lstrip("# "),
             "options": {},
         }
-        for file in files
+        for file in recipe_files()
     ]
 
 

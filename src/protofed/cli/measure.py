@@ -101,7 +101,7 @@ def measure_table(found: Measurement) -> Table:
 def format_cell(value: Any) -> str:
     """A figure.
 
-    >>> [written(value) for value in (None, float("nan"), 12345, 0.98765, 0.0000321, 0.0)]
+    >>> [format_cell(value) for value in (None, float("nan"), 12345, 0.98765, 0.0000321, 0.0)]
     ['-', '-', '12,345', '0.988', '3.21e-05', '0.000']
     """
     if value is None or value != value:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from rich.live import Live
 from rich.table import Table
 
+from protofed.experiment.watchers import Watcher
+from protofed.experiment.wording import duration, many, percent
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,25 +25,7 @@ if TYPE_CHECKING:
 SHOWN = 12
 
 
-def percent(spread: dict[str, float] | None) -> str:
-    """A mean and its spread over clients: "94.4 % ± 5.4"."""
-    return "-" if not spread or spread["mean"] is None else f"{100 * spread['mean']:.1f} % ± {100 * spread['std']:.1f}"
-
-
-def many(number: int, what: str) -> str:
-    """A number of things: "1 round", "30 rounds"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: "8 s", "2 min 5 s", "1 h 3 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-class Screen:
+class Screen(Watcher):
     """Shows a run while it goes; use it as a context manager."""
 
     def __init__(self, console: Console) -> None:
@@ -61,7 +46,8 @@ class Screen:
         if self.live:
             self.live.stop()
 
-    def started(self, config: Config, members: Members, done: int, notes: Sequence[str]) -> None:
+    def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
+        done = len(rounds)
         self.total = config.run.rounds
         sizes, sample = [len(train) for train in members.train], config.run.sample
         each = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"

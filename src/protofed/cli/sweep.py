@@ -38,8 +38,10 @@ def sweep_command(
     from rich.console import Console
 
     from protofed.cli.compare import over_seeds
-    from protofed.cli.screen import Progress, many, say
+    from protofed.cli.screen import Progress, say
     from protofed.experiment.folder import write_atomically
+    from protofed.experiment.wording import many
+    from protofed.measures.intervals import settings_as_json
     from protofed.pictures.style import write_picture as write_picture
     from protofed.pictures.sweep_plot import draw_sweep
     from protofed.studies import sweep as sweeping
@@ -55,10 +57,10 @@ def sweep_command(
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130) from None
     found = sweeping.setting_rows(jobs)
-    write_atomically(out / "sweep.json", json.dumps(sweeping.as_json(found), indent=2).encode())
+    write_atomically(out / "sweep.json", json.dumps(settings_as_json(found), indent=2).encode())
     write_picture(draw_sweep(found), out / "sweep.png")
     if as_json:
-        print(json.dumps(sweeping.as_json(found), indent=2))
+        print(json.dumps(settings_as_json(found), indent=2))
         return
     console.print(over_seeds(found))
     for line in sweep_verdict(found, seeds):

@@ -1,41 +1,61 @@
-"""What every engine offers, and what it reports."""
+"""What an engine offers, and what it reports."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from protofed.core import Upload
+    from protofed.core import Client, Upload
     from protofed.engines.scoring import Hits
-
+    from protofed.examples import Examples
 
 Split = Literal["test", "validation"]
-"""Which of its examples a client is asked about."""
+"""The examples that a client is evaluated on."""
+
+
+class Clients(Protocol):
+    """What an engine needs to know of the federation; `experiment.members.Members` provides it."""
+
+    @property
+    def train(self) -> Sequence[Examples]: ...
+
+    @property
+    def test(self) -> Sequence[Examples]: ...
+
+    @property
+    def validation(self) -> Sequence[Examples]: ...
+
+    @property
+    def balanced(self) -> Sequence[Examples]: ...
+
+    def client(self, seed: int, round: int, number: int) -> Client:
+        """The site where the hooks of a client run."""
+        ...
 
 
 class RoundPlan(NamedTuple):
-    """What is out of the ordinary in a round."""
+    """Exceptions for single clients in a round."""
 
-    examined: Collection[int] = ()  # who is asked about the balanced test set as soon as it is trained
-    epochs: Mapping[int, int] = {}  # who trains for another number of epochs than planned
+    examined: Collection[int] = ()  # clients whose model is scored on the balanced test set right after training
+    epochs: Mapping[int, int] = {}  # clients that train for another number of epochs than [train] says
 
 
 ORDINARY = RoundPlan()
 
 
 class Report(NamedTuple):
-    """A client's round: what it sends, and the terms of its loss summed over the examples it saw."""
+    """A client's round: what it uploads, and the terms of its loss, summed over the examples it trained on."""
 
     upload: Upload[Any]
     terms: dict[str, float]
-    seen: float
+    examples_seen: float
     hits: Hits
-    """of its model on the balanced test set, if it was examined"""
+    """correct predictions on the balanced test set, if the client was examined"""
 
 
 class Evaluation(NamedTuple):
-    """A client's test: hits by each way to predict, of how many."""
+    """A client's test: the number of correct predictions per way of predicting, out of `total`."""
 
     client: int
     correct: dict[str, int]
@@ -43,24 +63,40 @@ class Evaluation(NamedTuple):
 
 
 class Engine(Protocol):
-    """Trains and evaluates clients and holds what they keep; messages go in by client number."""
+    """Trains and evaluates clients, and holds what they keep. Messages are given by client number."""
 
-    def train(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]: ...
+    def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
+        """Which clients are trained together. Results depend on it, so it must not depend on the number of workers."""
+        ...
 
-    def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]: ...
+    def train_group(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
+        """Train the clients of one group."""
+        ...
+
+    def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
+        """Train all clients that were sent a message, and return what they send back."""
+        ...
+
+    def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]:
+        """Evaluate clients on their own test or validation sets, with the models they hold at that moment."""
+        ...
 
     def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
-        """Clients on the balanced test set, with what they hold at that moment."""
+        """Evaluate clients on the balanced test set, with the models they hold at that moment."""
         ...
 
     def state(self) -> dict[int, Any]:
         """What each client that has joined keeps."""
         ...
 
-    def restore(self, state: dict[int, Any]) -> None:
-        """Put that back."""
+    def update(self, kept: Mapping[int, Any]) -> None:
+        """Replace what these clients keep."""
+        ...
+
+    def restore(self, kept: Mapping[int, Any]) -> None:
+        """Replace what all clients keep."""
         ...
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Release processes and memory."""
         ...

@@ -1,4 +1,4 @@
-"""The loop engine: one client after the other. Slow and plain: it is the specification of every other engine."""
+"""The loop engine: one client after the other. It is simple and slow, and the specification of every other engine."""
 
 from __future__ import annotations
 
@@ -8,96 +8,96 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
-from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split
-from protofed.engines.memory import keep_freed_memory
+from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split
 from protofed.engines.scoring import Hits, class_hits, fitting, tally
-from protofed.training import params_for_testing, take_part
+from protofed.training import Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from protofed.examples import Examples
-    from protofed.experiment.members import Members
-    from protofed.training import Outcome, TrainSection
 
 
 class Loop:
-    """Clients one by one, in the order of their numbers."""
+    """Trains clients one by one, in the order of their numbers."""
 
-    def __init__(self, members: Members, method: AnyMethod, training: TrainSection, seed: int) -> None:
-        self.members, self.method, self.training, self.seed = members, method, training, seed
+    def __init__(self, clients: Clients, method: AnyMethod, training: TrainSection, seed: int) -> None:
+        self.clients, self.method, self.training, self.seed = clients, method, training, seed
         self.kept: dict[int, Any] = {}
-        keep_freed_memory()
 
     def client(self, number: int, round: int) -> tuple[Client, Any]:
-        """A client, joined if it had not yet, and what it keeps."""
+        """A client and what it keeps. A client that has not joined yet joins now."""
         if number not in self.kept:
-            self.kept[number] = self.method.join(self.members.client(self.seed, 0, number))
-        return self.members.client(self.seed, round, number), self.kept[number]
+            self.kept[number] = self.method.join(self.clients.client(self.seed, 0, number))
+        return self.clients.client(self.seed, round, number), self.kept[number]
 
     def state(self) -> dict[int, Any]:
         return self.kept
 
-    def restore(self, state: dict[int, Any]) -> None:
-        self.kept = dict(state)
+    def update(self, kept: Mapping[int, Any]) -> None:
+        self.kept |= kept
+
+    def restore(self, kept: Mapping[int, Any]) -> None:
+        self.kept = dict(kept)
 
     def close(self) -> None:
         pass
 
-    def chunks(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[list[int]]:
-        """Who is trained together: nobody."""
+    def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
+        """Every client trains alone."""
         return [[number] for number in downs]
 
-    def train(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]:
-        """Train the clients that were sent something, and return what they send back."""
-        chunks = [{number: downs[number] for number in chunk} for chunk in self.chunks(round, downs, asked)]
-        return [report for chunk in chunks for report in self.train_chunk(round, chunk, asked)]
+    def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
+        """Train all clients that were sent a message, and return what they send back."""
+        groups = [{number: downs[number] for number in group} for group in self.groups(round, downs, plan)]
+        return [report for group in groups for report in self.train_group(round, group, plan)]
 
-    def train_chunk(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]:
-        """Train clients that are trained together."""
-        return [self.train_one(round, number, down, asked) for number, down in downs.items()]
+    def train_group(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
+        """Train the clients of one group."""
+        return [self.train_one(round, number, down, plan) for number, down in downs.items()]
 
-    def train_one(self, round: int, number: int, down: Any, asked: RoundPlan) -> Report:
+    def train_one(self, round: int, number: int, down: Any, plan: RoundPlan) -> Report:
+        """Train one client."""
         client, kept = self.client(number, round)
-        training = replace(self.training, epochs=self.epochs(number, asked))
-        return self.finished(number, *take_part(self.method, client, kept, down, training), asked)
+        training = replace(self.training, epochs=self.epochs(number, plan))
+        return self.finish(number, *take_part(self.method, client, kept, down, training), plan)
 
-    def epochs(self, number: int, asked: RoundPlan) -> int:
-        """How long a client trains."""
-        return asked.epochs.get(number, self.training.epochs)
+    def epochs(self, number: int, plan: RoundPlan) -> int:
+        """How many epochs a client trains."""
+        return plan.epochs.get(number, self.training.epochs)
 
-    def finished(self, number: int, trained: Trained[Any, Any], outcome: Outcome, asked: RoundPlan) -> Report:
-        """What a client keeps stays here; what it sends, and how its training went, is reported."""
+    def finish(self, number: int, trained: Trained[Any, Any], outcome: Outcome, plan: RoundPlan) -> Report:
+        """Store what a client keeps, and report what it uploads and how its training went."""
         kept = self.kept[number] = self.method.keep(trained)
-        work = self.epochs(number, asked) / max(1, self.training.epochs)
-        upload = Upload(number, trained.examples, outcome.steps, work, self.method.upload(trained))
+        work = self.epochs(number, plan) / max(1, self.training.epochs)
+        upload = Upload(number, trained.num_examples, outcome.steps, work, self.method.upload(trained))
         terms = {name: float(value) for name, value in outcome.terms.items()}
-        hits = self.hits(trained, trained.params, trained.down, kept) if number in asked.examined else {}
-        return Report(upload, terms, outcome.seen, hits)
+        hits = self.hits(trained, trained.params, trained.down, kept) if number in plan.examined else {}
+        return Report(upload, terms, outcome.examples_seen, hits)
 
     def hits(self, client: Client, params: Params, down: Any, kept: Any) -> Hits:
-        """A model on the balanced test set."""
-        net, parts = client.net, fitting(self.members.balanced, client.net.shape)
+        """The correct predictions of a model on the balanced test set."""
+        net, parts = client.net, fitting(self.clients.balanced, client.net.shape)
         return class_hits(lambda x: self.method.predict(net, params, x, down, kept), parts, net.classes)
+
+    def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
+        """Evaluate clients on the balanced test set, with the models they hold at that moment."""
+        hits = {}
+        for number, down in downs.items():
+            client, kept = self.client(number, round)
+            params = params_for_testing(self.method, client, kept, down, self.training)
+            hits[number] = self.hits(client, params, down, kept)
+        return hits
 
     @torch.no_grad()
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]:
-        """Each client on its own test or validation set with what it holds at that moment."""
+        """Evaluate clients on their own test or validation sets, with the models they hold at that moment."""
         return [self.evaluate_one(round, number, down, on) for number, down in downs.items()]
 
-    def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
-        """Each client on the balanced test set with what it holds at that moment."""
-        found = {}
-        for number, down in downs.items():
-            client, kept = self.client(number, round)
-            found[number] = self.hits(
-                client, params_for_testing(self.method, client, kept, down, self.training), down, kept
-            )
-        return found
-
     def evaluate_one(self, round: int, number: int, down: Any, on: Split) -> Evaluation:
+        """Evaluate one client."""
         client, kept = self.client(number, round)
         params = params_for_testing(self.method, client, kept, down, self.training)
-        examples: Examples = getattr(self.members, on)[number]
+        examples: Examples = (self.clients.test if on == "test" else self.clients.validation)[number]
         correct = tally(lambda x: self.method.predict(client.net, params, x, down, kept), examples)
         return Evaluation(number, correct, len(examples))

@@ -1,8 +1,9 @@
-"""Worker processes, one torch thread each, around another engine: stacks of clients go to whoever is free.
+"""Worker processes around another engine: groups of clients go to the next free worker.
 
-Which clients are trained together is the inner engine's rule and does not know of workers, so that results are the same
-to the last bit for any number of them. What clients keep stays with this process, and travels with the work: a worker
-that dies takes nothing with it. Workers are forked, so that they share the data; messages are flat tensors and JSON.
+Which clients are trained together is the inner engine's rule and does not depend on the workers, so that results are
+identical to the last bit for any number of them. What clients keep stays in this process and travels with the work, so
+that nothing is lost when a worker dies. Workers are forked, so that they share the data, and use one torch thread each.
+Messages between the processes are flat tensors and JSON.
 """
 
 from __future__ import annotations
@@ -32,17 +33,19 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from protofed.engines.loop import Loop
+    from protofed.engines.engine import Engine
     from protofed.engines.scoring import Hits
 
 TRIES = 3
-"""How often a piece of work is begun anew when its worker dies."""
+"""How often a job is tried if its worker dies."""
 CLIENTS_PER_JOB = 5
-"""How many clients a worker tests before it takes more."""
+"""How many clients a worker evaluates before it takes the next job."""
+
+Tensors = dict[str, "Tensor"]
 
 
 class Job(NamedTuple):
-    """Something to do for a few clients."""
+    """Work on a few clients."""
 
     kind: str  # "train", "examine", "test" or "validation"
     round: int
@@ -51,32 +54,41 @@ class Job(NamedTuple):
     epochs: dict[str, int] = {}
 
 
+class Answer(NamedTuple):
+    """What a worker reports: JSON per client, and the uploaded tensors by client."""
+
+    clients: list[dict[str, Any]]
+    uploads: dict[str, Tensors]
+
+
 class Worker(NamedTuple):
+    """A process and this end of the connection to it."""
+
     process: ForkProcess
     connection: Connection
 
 
 class Pool:
-    """The clients' work on several processes."""
+    """Runs an engine's work in several processes. `sizes`: the number of examples of each client."""
 
-    def __init__(self, inner: Loop, workers: int) -> None:
-        self.inner, self.types = inner, inner.method.types()
+    def __init__(self, inner: Engine, types: Mapping[str, Any], sizes: Sequence[int], workers: int) -> None:
+        self.inner, self.types, self.sizes = inner, types, sizes
         self.workers: list[Worker] = []
         for _ in range(workers):
-            self.workers.append(self.hire())
+            self.workers.append(self.start_worker())
 
-    def hire(self) -> Worker:
-        """A new worker."""
+    def start_worker(self) -> Worker:
+        """Fork a new worker."""
         context = mp.get_context("fork")
         here, there = context.Pipe()
-        others = [worker.connection for worker in self.workers]
-        process = context.Process(target=serve, args=(self.inner, there, [here, *others], os.getpid()), daemon=True)
+        others = [here, *(worker.connection for worker in self.workers)]
+        process = context.Process(target=_serve, args=(self.inner, self.types, there, others, os.getpid()), daemon=True)
         process.start()
         there.close()
         return Worker(process, here)
 
     def close(self) -> None:
-        """Send everybody home."""
+        """End all workers."""
         for worker in self.workers:
             worker.connection.close()
             worker.process.kill()
@@ -87,181 +99,181 @@ class Pool:
     def state(self) -> dict[int, Any]:
         return self.inner.state()
 
-    def restore(self, state: dict[int, Any]) -> None:
-        self.inner.restore(state)
+    def update(self, kept: Mapping[int, Any]) -> None:
+        self.inner.update(kept)
 
-    def train(self, round: int, downs: Mapping[int, Any], asked: RoundPlan = ORDINARY) -> list[Report]:
-        epochs = {str(client): number for client, number in asked.epochs.items()}
-        jobs = [
-            Job("train", round, chunk, sorted(asked.examined), epochs)
-            for chunk in self.inner.chunks(round, downs, asked)
-        ]
-        jobs.sort(key=lambda job: -sum(len(self.inner.members.train[client]) for client in job.clients))
+    def restore(self, kept: Mapping[int, Any]) -> None:
+        self.inner.restore(kept)
+
+    def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
+        return self.inner.groups(round, downs, plan)
+
+    def train_group(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
+        return self._train_groups(round, [list(downs)], downs, plan)
+
+    def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
+        return self._train_groups(round, self.groups(round, downs, plan), downs, plan)
+
+    def _train_groups(
+        self, round: int, groups: Sequence[list[int]], downs: Mapping[int, Any], plan: RoundPlan
+    ) -> list[Report]:
+        """Train groups of clients, those with the most examples first."""
+        epochs = {str(client): number for client, number in plan.epochs.items()}
+        jobs = [Job("train", round, group, sorted(plan.examined), epochs) for group in groups]
+        jobs.sort(key=lambda job: -sum(self.sizes[client] for client in job.clients))
         reports = []
-        for told, tensors in self.done(jobs, downs):
-            ups = group_by_first_name(tensors.get("up", {}))
-            for told_one in told:
-                client = told_one["client"]
-                message = unflatten(self.types["up"], ups.get(str(client), {}))
-                upload = Upload(client, told_one["examples"], told_one["steps"], told_one["work"], message)
-                reports.append(Report(upload, told_one["terms"], told_one["seen"], told_one["hits"]))
+        for answer in self._do(jobs, downs):
+            for entry in answer.clients:
+                message = unflatten(self.types["up"], answer.uploads.get(str(entry["client"]), {}))
+                upload = Upload(entry["client"], entry["num_examples"], entry["steps"], entry["work"], message)
+                reports.append(Report(upload, entry["terms"], entry["examples_seen"], entry["hits"]))
         return reports
 
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]:
-        scores = [Evaluation(**one) for one in self.asked(on, round, downs)]
-        return sorted(scores, key=lambda score: score.client)
+        evaluations = [Evaluation(**entry) for entry in self._ask_all(on, round, downs)]
+        return sorted(evaluations, key=lambda evaluation: evaluation.client)
 
     def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
-        return {one["client"]: one["hits"] for one in self.asked("examine", round, downs)}
+        return {entry["client"]: entry["hits"] for entry in self._ask_all("examine", round, downs)}
 
-    def asked(self, kind: str, round: int, downs: Mapping[int, Any]) -> list[dict[str, Any]]:
-        """What is told about every client, a few of them at a time."""
-        clients = list(downs)
-        jobs = [
-            Job(kind, round, clients[first : first + CLIENTS_PER_JOB])
-            for first in range(0, len(clients), CLIENTS_PER_JOB)
-        ]
-        return [one for told, _ in self.done(jobs, downs) for one in told]
+    def _ask_all(self, kind: str, round: int, downs: Mapping[int, Any]) -> list[dict[str, Any]]:
+        """The answers about all clients, a few clients per job."""
+        clients, step = list(downs), CLIENTS_PER_JOB
+        jobs = [Job(kind, round, clients[first : first + step]) for first in range(0, len(clients), step)]
+        return [entry for answer in self._do(jobs, downs) for entry in answer.clients]
 
-    def done(
-        self, jobs: Sequence[Job], downs: Mapping[int, Any]
-    ) -> list[tuple[list[dict[str, Any]], dict[str, dict[str, Tensor]]]]:
-        """The answers to all jobs, in their order; what clients keep is taken in."""
+    def _do(self, jobs: Sequence[Job], downs: Mapping[int, Any]) -> list[Answer]:
+        """The answers to all jobs, in their order. What clients keep is stored in the inner engine."""
         waiting = deque((number, 1) for number in range(len(jobs)))
         busy: dict[Connection, tuple[int, int]] = {}
-        answers: dict[int, Any] = {}
+        answers: dict[int, Answer] = {}
         while waiting or busy:
-            for place, worker in enumerate(self.workers):
+            for position, worker in enumerate(self.workers):
                 if waiting and worker.connection not in busy:
                     number, tries = waiting.popleft()
                     try:
-                        send(worker.connection, *self.packed(jobs[number], downs))
+                        _send(worker.connection, *self._packed(jobs[number], downs))
                         busy[worker.connection] = (number, tries)
                     except OSError:
-                        self.replace(place, jobs[number], tries)
+                        self._replace_worker(position, jobs[number], tries)
                         waiting.appendleft((number, tries + 1))
             for connection in wait(list(busy)):
                 assert isinstance(connection, Connection)
                 number, tries = busy.pop(connection)
                 try:
-                    told, tensors = receive(connection)
-                except (EOFError, OSError):  # it died
-                    place = next(i for i, worker in enumerate(self.workers) if worker.connection is connection)
-                    self.replace(place, jobs[number], tries)
+                    about, tensors = _receive(connection)
+                except (EOFError, OSError):  # the worker died
+                    position = next(i for i, worker in enumerate(self.workers) if worker.connection is connection)
+                    self._replace_worker(position, jobs[number], tries)
                     waiting.appendleft((number, tries + 1))
                     continue
-                if "problem" in told:
-                    self.close()  # others may still be about to answer
-                    raise UserError(told["problem"]) if told["user"] else RuntimeError(told["problem"])
-                parts = {name: group_by_first_name(part) for name, part in group_by_first_name(tensors).items()}
-                for client in told["kept"]:
-                    state = parts.get("kept", {}).get(str(client), {})
-                    self.inner.kept[client] = unflatten(self.types["kept"], state)
-                answers[number] = (told["told"], group_by_first_name(tensors))
+                if "problem" in about:
+                    self.close()  # other workers may still be about to answer
+                    raise UserError(about["problem"]) if about["user"] else RuntimeError(about["problem"])
+                kept = tensors.get("kept", {})
+                self.inner.update(
+                    {client: unflatten(self.types["kept"], kept.get(str(client), {})) for client in about["kept"]}
+                )
+                answers[number] = Answer(about["clients"], tensors.get("up", {}))
         return [answers[number] for number in range(len(jobs))]
 
-    def replace(self, place: int, job: Job, tries: int) -> None:
-        """Hire somebody in the place of a worker that died."""
+    def _replace_worker(self, position: int, job: Job, tries: int) -> None:
+        """Start a new worker in place of one that died."""
         if tries >= TRIES:
             raise UserError(
-                f"A worker process died {tries} times while it had clients {', '.join(map(str, job.clients))}; out of "
-                "memory? Use engine.workers=1, or smaller batches."
+                f"A worker process died {tries} times while it worked on clients {', '.join(map(str, job.clients))}. "
+                "It may have run out of memory: use engine.workers=1, or smaller batches."
             )
-        worker = self.workers.pop(place)
+        worker = self.workers.pop(position)
         worker.connection.close()
         worker.process.kill()
         worker.process.join()
-        self.workers.insert(place, self.hire())
+        self.workers.insert(position, self.start_worker())
 
-    def packed(self, job: Job, downs: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _packed(self, job: Job, downs: Mapping[int, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a worker needs: the job, each different message once, and what its clients keep."""
         different = list({id(downs[client]): downs[client] for client in job.clients}.values())
-        places = {id(down): place for place, down in enumerate(different)}
-        kept = {str(client): self.inner.kept[client] for client in job.clients if client in self.inner.kept}
-        told = {
+        numbers = {id(down): number for number, down in enumerate(different)}
+        state = self.inner.state()
+        kept = {str(client): state[client] for client in job.clients if client in state}
+        about = {
             **job._asdict(),
-            "downs": [places[id(downs[client])] for client in job.clients],
+            "downs": [numbers[id(downs[client])] for client in job.clients],
             "joined": sorted(map(int, kept)),
         }
-        return told, {"down": {str(place): down for place, down in enumerate(different)}, "kept": kept}
-
-
-def send(connection: Connection, told: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
-    about, tensors = json.dumps(told).encode(), to_bytes(dict(tree))  # both are made before either goes
-    connection.send_bytes(about)
-    connection.send_bytes(tensors)
-
-
-def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    return json.loads(connection.recv_bytes()), load(connection.recv_bytes())
+        return about, {"down": {str(number): down for number, down in enumerate(different)}, "kept": kept}
 
 
 def ends_with(parent: int) -> None:
-    """From now on this process does not outlive its parent, however that ends."""
+    """Let this process end when its parent ends, for whatever reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
 
 
-def serve(inner: Loop, connection: Connection, others: Sequence[Connection], parent: int) -> None:
-    """A worker's life: take a job, do it, answer; it ends with the parent, however that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+def _send(connection: Connection, about: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Send JSON and tensors."""
+    text, tensors = json.dumps(about).encode(), to_bytes(dict(tree))  # both are made before either is sent
+    connection.send_bytes(text)
+    connection.send_bytes(tensors)
+
+
+def _receive(connection: Connection) -> tuple[dict[str, Any], dict[str, dict[str, Tensors]]]:
+    """What `_send` sent; tensors by the first two parts of their names."""
+    about, tensors = json.loads(connection.recv_bytes()), load(connection.recv_bytes())
+    return about, {name: group_by_first_name(part) for name, part in group_by_first_name(tensors).items()}
+
+
+def _serve(
+    engine: Engine, types: Mapping[str, Any], connection: Connection, others: Sequence[Connection], parent: int
+) -> None:
+    """The main loop of a worker: receive a job, do it, answer. It ends when the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     ends_with(parent)
     for other in others:
         other.close()
     torch.set_num_threads(1)
-    types = inner.method.types()
     while True:
         try:
-            job, tensors = receive(connection)
+            job, tensors = _receive(connection)
         except (EOFError, OSError):
             return
         try:
-            send(
-                connection,
-                *worked(
-                    inner,
-                    types,
-                    job,
-                    {name: group_by_first_name(part) for name, part in group_by_first_name(tensors).items()},
-                ),
-            )
+            _send(connection, *_work(engine, types, job, tensors))
         except UserError as problem:
-            send(connection, {"problem": str(problem), "user": True}, {})
-        except Exception:  # told where somebody sees it
-            send(connection, {"problem": f"in a worker process:\n{traceback.format_exc()}", "user": False}, {})
+            _send(connection, {"problem": str(problem), "user": True}, {})
+        except Exception:  # the parent shows it
+            _send(connection, {"problem": f"in a worker process:\n{traceback.format_exc()}", "user": False}, {})
 
 
-def worked(
-    inner: Loop, types: Mapping[str, Any], job: Mapping[str, Any], parts: Mapping[str, Any]
+def _work(
+    engine: Engine, types: Mapping[str, Any], job: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensors]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The answer to a job."""
-    clients, stored = job["clients"], parts.get("kept", {})
-    messages = [
-        unflatten(types["down"], parts.get("down", {}).get(str(place), {})) for place in range(1 + max(job["downs"]))
-    ]
-    downs = {client: messages[place] for client, place in zip(clients, job["downs"], strict=True)}
-    inner.kept = {client: unflatten(types["kept"], stored.get(str(client), {})) for client in job["joined"]}
+    """The answer to a job: JSON, and tensors."""
+    sent, kept = tensors.get("down", {}), tensors.get("kept", {})
+    messages = [unflatten(types["down"], sent.get(str(number), {})) for number in range(1 + max(job["downs"]))]
+    downs = {client: messages[number] for client, number in zip(job["clients"], job["downs"], strict=True)}
+    engine.restore({client: unflatten(types["kept"], kept.get(str(client), {})) for client in job["joined"]})
+    uploads: dict[str, Any] = {}
     if job["kind"] == "train":
-        asked = RoundPlan(job["examined"], {int(client): number for client, number in job["epochs"].items()})
-        reports = inner.train_chunk(job["round"], downs, asked)
-        told = [
-            {
-                **{key: getattr(report.upload, key) for key in ("client", "examples", "steps", "work")},
-                "terms": report.terms,
-                "seen": report.seen,
-                "hits": report.hits,
-            }
-            for report in reports
-        ]
-        ups = {str(report.upload.client): report.upload.message for report in reports}
-        back = clients
+        plan = RoundPlan(job["examined"], {int(client): epochs for client, epochs in job["epochs"].items()})
+        reports = engine.train_group(job["round"], downs, plan)
+        entries = [{**_without_message(report.upload), **report._asdict(), "upload": None} for report in reports]
+        uploads = {str(report.upload.client): report.upload.message for report in reports}
+        changed = job["clients"]
     else:
-        told = (
-            [{"client": client, "hits": hits} for client, hits in inner.examine(job["round"], downs).items()]
-            if job["kind"] == "examine"
-            else [score._asdict() for score in inner.evaluate(job["round"], downs, job["kind"])]
-        )
-        ups, back = {}, [client for client in clients if client not in job["joined"]]
-    return {"told": told, "kept": back}, {"up": ups, "kept": {str(client): inner.kept[client] for client in back}}
+        if job["kind"] == "examine":
+            hits = engine.examine(job["round"], downs)
+            entries = [{"client": client, "hits": hits[client]} for client in hits]
+        else:
+            entries = [evaluation._asdict() for evaluation in engine.evaluate(job["round"], downs, job["kind"])]
+        changed = [client for client in job["clients"] if client not in job["joined"]]
+    state = engine.state()
+    about = {"clients": entries, "kept": changed}
+    return about, {"up": uploads, "kept": {str(client): state[client] for client in changed}}
+
+
+def _without_message(upload: Upload[Any]) -> dict[str, Any]:
+    """The numbers of an upload."""
+    return {key: value for key, value in upload._asdict().items() if key != "message"}

@@ -46,14 +46,13 @@ class Recorded(NamedTuple):
 
 
 class Replayed:
-    """A function of trees of tensors, recorded for each kind of input that comes often, and compiled if asked to.
+    """A function of trees of tensors, which is recorded for each kind of input that comes often.
 
     Nobody may write into what it returns: that may be a constant of the recording, or an input.
     """
 
-    def __init__(self, function: Callable[..., Any], compiled: bool = False, patience: int = PATIENCE) -> None:
-        self.function, self.compiled = function, compiled
-        self.patience = 0 if compiled else patience  # compiled steps differ in the last bits: all are, or none
+    def __init__(self, function: Callable[..., Any], patience: int = PATIENCE) -> None:
+        self.function, self.patience = function, patience
         self.seen: dict[Any, int] = {}
         self.recorded: dict[Any, Recorded] = {}
 
@@ -80,9 +79,6 @@ class Replayed:
         inputs = [leaf.detach() for leaf in leaves]  # one tensor in two places is two inputs
         module = make_fx(flat)(*inputs)
         module.graph.eliminate_dead_code()
-        if self.compiled:
-            module.recompile()
-            return Recorded(torch.compile(module, dynamic=False), gives[-1])
         if not any(target._schema.is_mutable for target in operations(module)):
             make_constants(module)
             shorten_views(module, inputs)

@@ -94,7 +94,7 @@ def train_together(
     """
     net = clients[0].net
     plans = [
-        batch_schedule(client, client.examples, own, training, purpose)
+        batch_schedule(client, client.num_examples, own, training, purpose)
         for client, own in zip(clients, phases, strict=True)
     ]
     outcomes = [Outcome({name: value.clone() for name, value in start.items()}) for start in starts]
@@ -240,7 +240,7 @@ class Phased:
             outcome = self.outcomes[place]
             outcome.params |= {name: value[place].clone() for name, value in moving.items()}
             outcome.steps += self.steps[place]
-            outcome.seen += sum(map(len, self.flat[place]))
+            outcome.examples_seen += sum(map(len, self.flat[place]))
             for name, value in terms.items():
                 outcome.terms[name] = outcome.terms.get(name, 0) + value[place]
             outcome.observed = tuple(value[place].clone() for value in observed)

@@ -126,7 +126,7 @@ class Federation:
 
     def run(self, config: Any = None, out: str | Path | None = None, **more: Any) -> Result:
         """The same as `protofed.run(config, out, federation=self)`."""
-        from protofed.experiment.runner import run
+        from protofed.experiment.run import run
 
         return run(config, out, federation=self, **more)
 

@@ -181,7 +181,7 @@ class Folder:
         """The rounds (from 1) whose prototypes were kept."""
         return sorted(int(path.stem) for path in self.traces.glob("*.safetensors") if path.stem.isdecimal())
 
-    def untrace(self, rounds: Iterable[int]) -> None:
+    def remove_traces(self, rounds: Iterable[int]) -> None:
         """Take away the prototypes of these rounds."""
         for number in rounds:
             (self.traces / f"{number:06d}.safetensors").unlink()
@@ -199,7 +199,7 @@ class Folder:
                 ) from problem
         return found
 
-    def unfinish(self) -> None:
+    def remove_results(self) -> None:
         """Take away the final figures of a run that goes on."""
         for name in ("result.json", "clients.csv", "reach.json"):
             (self.path / name).unlink(missing_ok=True)

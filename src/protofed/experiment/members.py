@@ -159,7 +159,7 @@ class Members:
         shares = [test.labels.bincount().max().item() / len(test) for test in self.test if len(test)]
         return sum(shares) / len(shares) if shares else float("nan")
 
-    def admit(self, name: str, method: AnyMethod) -> None:
+    def check_nets(self, name: str, method: AnyMethod) -> None:
         """Refuse nets that the method cannot bring together."""
         wanted: dict[str, Callable[[Net], Hashable]] = {
             "nothing": lambda net: None,
@@ -199,7 +199,7 @@ class Members:
 def dataset_title(dataset: str, remark: str) -> str:
     """A dataset with what must be said about it.
 
-    >>> titled("synthdigits", "re-made")
+    >>> dataset_title("synthdigits", "re-made")
     'synthdigits (re-made)'
     """
     return f"{dataset} ({remark})" if remark else dataset
@@ -257,7 +257,7 @@ def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, 
 def counts_by_share(shares: list[float], clients: int) -> list[int]:
     """How many clients each share gets: largest remainders, the first one first.
 
-    >>> shared_out([1, 1, 1], 20)
+    >>> counts_by_share([1, 1, 1], 20)
     [7, 7, 6]
     """
     exact = [share * clients / sum(shares) for share in shares]

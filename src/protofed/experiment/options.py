@@ -37,7 +37,7 @@ PLAIN_WORDS = {
 def toml_value(value: Any) -> str:
     """A value as one writes it in an experiment file.
 
-    >>> print(written("l2"), written((8, 4)), written(True), written(float("nan")))
+    >>> print(toml_value("l2"), toml_value((8, 4)), toml_value(True), toml_value(float("nan")))
     "l2" [8, 4] true nan
     """
     if isinstance(value, float) and not math.isfinite(value):

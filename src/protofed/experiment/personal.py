@@ -35,7 +35,7 @@ def weighted(hits: Sequence[int], totals: Sequence[int], weights: Sequence[float
 def personal_accuracies(hits: Sequence[int], totals: Sequence[int], held: Sequence[int]) -> dict[str, float | None]:
     """A client's accuracies, from its hits and the test set's totals by class, and how many examples of each it holds.
 
-    >>> accuracies([8, 2, 4], [10, 10, 10], held=[3, 1, 0])
+    >>> personal_accuracies([8, 2, 4], [10, 10, 10], held=[3, 1, 0])
     {'v': 0.5, 'l': 0.65, 'all': 0.4666666666666667}
     """
     return {

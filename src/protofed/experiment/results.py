@@ -61,7 +61,7 @@ class State(NamedTuple):
         def answer(x: Tensor) -> Scores:
             return method.predict(site.net, params, x, down, kept)
 
-        return Model(client, site.net, method.single(params, kept), answer, site.data, members.labels)
+        return Model(client, site.net, method.exportable_params(params, kept), answer, site.data, members.labels)
 
     def spokesman(self) -> int | None:
         """Whose model predicts when nobody is named: the server's (None) if it has one, else client 0's."""
@@ -109,7 +109,7 @@ class Result:
     @property
     def prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them: `mean` [classes, modes, dim], `support` [classes, modes]."""
-        return self.state.config.method.known(self.state.server)
+        return self.state.config.method.server_prototypes(self.state.members.nets[0], self.state.server)
 
     @property
     def labels(self) -> tuple[str | int, ...]:
@@ -149,7 +149,7 @@ def accuracy_columns(scores: Sequence[Evaluation], reporting: Reporting) -> Roun
 
 def mean_terms(reports: Sequence[Report]) -> dict[str, float]:
     """Each term of the loss, averaged over the examples that all clients saw."""
-    seen = sum(report.seen for report in reports)
+    seen = sum(report.examples_seen for report in reports)
     names = dict.fromkeys(name for report in reports for name in report.terms)
     return {name: sum(report.terms.get(name, 0.0) for report in reports) / seen for name in names} if seen else {}
 

@@ -97,8 +97,6 @@ class EngineSection:
     """loop: one client after the other; stacked: clients of one net at once; auto: chosen by a fixed rule"""
     workers: Annotated[int, Ge(0)] = 0
     """processes; 0: one a core where the work is worth it. The result does not depend on it"""
-    compile: bool = False
-    """of stacked: let torch compile a step. It takes a minute or so in every process, and a C++ compiler"""
     reason: str = ""
     """why `auto` chose as it did; written by the run"""
 

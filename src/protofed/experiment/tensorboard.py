@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from protofed.errors import UserError
 from protofed.experiment.folder import json_value
+from protofed.experiment.watchers import Watcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from protofed.experiment.config import Config
+    from protofed.experiment.members import Members
+    from protofed.experiment.results import RoundRow
 
 
 def require_tensorboard() -> None:
-    """Is TensorBoard installed?"""
+    """Raise an error if TensorBoard is not installed."""
     try:
         import tensorboard  # noqa: F401
     except ImportError:
         raise UserError(
-            "run.tensorboard: TensorBoard is not installed. pip install 'protofed[tensorboard]', or leave it out: "
-            "rounds.jsonl has the same numbers."
+            "run.tensorboard: TensorBoard is not installed. Run pip install 'protofed[tensorboard]', or leave the key "
+            "out: rounds.jsonl has the same numbers."
         ) from None
 
 
-def scalars(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a line of rounds.jsonl by name; lists and what was not measured are left out.
+def scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a line of rounds.jsonl by name, without lists and without missing values.
 
     >>> dict(scalars({"round": 3, "loss": {"pull": 0.5}, "accuracy_global": None, "clients": [0, 1], "up_params": 7}))
     {'loss/pull': 0.5, 'up_params': 7}
@@ -32,26 +39,27 @@ def scalars(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, floa
         if key == "loss":
             yield from scalars(value, "loss/")
         elif isinstance(value, int | float) and key != "round":
-            yield f"{above}{key}", value
+            yield f"{prefix}{key}", value
 
 
-class TensorBoard:
-    """The event files in a folder, made anew from the rounds so far, so that a resumed run has no round twice."""
+class TensorBoard(Watcher):
+    """Writes event files into a folder. A resumed run writes all of them again, from its rounds."""
 
-    def __init__(self, folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         if folder.exists():
             shutil.rmtree(folder)
         self.writer = SummaryWriter(str(folder))
-        for row in rows:
-            self.add(row)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """One more round."""
+    def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
+        for row in rounds:
+            self.round(row)
+
+    def round(self, row: RoundRow) -> None:
         for name, value in scalars(json_value(dict(row))):
             self.writer.add_scalar(name, value, row["round"])
         self.writer.flush()
 
-    def close(self) -> None:
+    def closed(self) -> None:
         self.writer.close()

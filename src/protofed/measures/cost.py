@@ -14,7 +14,7 @@ COST_KEYS = ("up_params", "down_params", "up_bytes", "down_bytes")
 def cost_of_rounds(rows: Sequence[RoundRow]) -> dict[str, int]:
     """Numbers and bytes, up and down and both, in these rounds.
 
-    >>> sent([{"up_params": 2, "down_params": 3, "up_bytes": 8, "down_bytes": 12}] * 2)
+    >>> cost_of_rounds([{"up_params": 2, "down_params": 3, "up_bytes": 8, "down_bytes": 12}] * 2)
     {'rounds': 2, 'up_params': 4, 'down_params': 6, 'up_bytes': 16, 'down_bytes': 24, 'bytes': 40}
     """
     total = {key: sum(row[key] for row in rows) for key in COST_KEYS}

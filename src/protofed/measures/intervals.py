@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from protofed.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FIGURES = {"by head": ("accuracy", "head"), "by prototype": ("accuracy", "prototype"), "server": ("global", "accuracy")}
 """What is compared over seeds, and where result.json has it."""
@@ -78,3 +84,34 @@ def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, value
     if result["best"]:
         yield "validation", result["best"]["validation"]
+
+
+def read_sweep(folder: Path) -> list[SettingRow]:
+    """The rows of a finished sweep."""
+    if not (folder / "sweep.json").is_file():
+        raise UserError(f"{folder} is not the folder of a finished sweep: it has no sweep.json. Give its --out.")
+    stored = json.loads((folder / "sweep.json").read_text())
+    return [
+        SettingRow(
+            " ".join(f"{key}={value}" for key, value in one["setting"].items()),
+            {name: {int(seed): value for seed, value in of["seeds"].items()} for name, of in one["figures"].items()},
+        )
+        for one in stored
+    ]
+
+
+def settings_as_json(found: Sequence[SettingRow]) -> list[dict[str, Any]]:
+    """Everything of the table, and what it was made of."""
+    return [
+        {
+            "setting": dict(word.split("=", 1) for word in row.setting.split()),
+            "figures": {
+                name: {**(row.interval(name) or Interval(0, None, 0))._asdict(), "seeds": values}
+                for name, values in row.figures.items()
+            },
+            "beside_first": {
+                name: gap._asdict() for name in row.figures if (gap := row.beside(found[0], name)) is not None
+            },
+        }
+        for row in found
+    ]

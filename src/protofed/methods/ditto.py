@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021): beside FedAvg's model every client trains one of its own, drawn to the shared one."""
+"""Ditto (Li et al. 2021): FedAvg, and next to it every client trains a personal model near the shared one."""
 
 from __future__ import annotations
 
@@ -6,79 +6,72 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import torch
 from annotated_types import Ge
 
 from protofed.core import (
     Batch,
     Client,
+    KeptModel,
     Loss,
     Method,
+    Needs,
     Net,
     Params,
-    Private,
     Scores,
     Site,
     Trained,
     Upload,
     Weights,
-    average,
+    average_uploads,
     cross_entropy,
 )
+from protofed.methods.parts.proximal import squared_distance
+from protofed.methods.parts.shared_model import SharedModel
+from protofed.net import ADDED, added, without_added
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Ditto(Method[Weights, Weights, Weights, Private]):
-    """FedAvg, and for every client a model of its own that is drawn to the shared one."""
+class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
+    """FedAvg, and for every client a personal model that is kept near the shared one."""
 
-    needs: ClassVar = "equal nets"
+    needs: ClassVar[Needs] = "equal nets"
 
     pull: Annotated[float, Ge(0)] = 0.75
-    """λ: how strongly the personal model is drawn to the shared one; 0 is Local."""
+    """λ: weight of the squared distance of the personal model to the shared one; 0 is Local."""
 
     def start(self, site: Site) -> Weights:
-        return Weights(site.net.init(site.generator("init")))
+        return Weights(site.fresh_params())
 
-    def join(self, client: Client) -> Private:
-        return Private(client.params)
+    def join(self, client: Client) -> KeptModel:
+        return KeptModel(client.fresh_params())
 
-    def receive(self, kept: Private, down: Weights) -> Params:
-        """Both models: the shared one, and the client's own as "own.*"."""
-        return {**down.params, **{f"own.{name}": value for name, value in kept.params.items()}}
+    def receive(self, kept: KeptModel, down: Weights) -> Params:
+        """Both models: the shared one, and the personal one as parameters that the method adds."""
+        return {**down.params, **{f"{ADDED}{name}": value for name, value in kept.params.items()}}
 
-    def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: Private) -> Loss:
-        """The shared model's cross-entropy, and its Eq. (Ditto): the own one's plus λ/2 ||v - w_t||^2."""
-        own = owned(params)
-        moving = [name for name in sorted(own) if net.trains(name, own[name])]
-        near = torch.stack([(own[name] - down.params[name]).square().sum() for name in moving]).sum()
+    def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: KeptModel) -> Loss:
+        """The cross-entropy of both models, and for the personal one (Eq. Ditto) λ/2 ||v - w_t||^2."""
+        personal = added(params)
         return Loss(
-            personal=cross_entropy(net(own, batch.x)[1], batch),
-            near=self.pull / 2 * near,
+            personal=cross_entropy(net(personal, batch.x)[1], batch),
+            near=self.pull / 2 * squared_distance(net, personal, down.params),
             supervised=cross_entropy(net(params, batch.x)[1], batch),
         )
 
-    def keep(self, trained: Trained[Weights, Private]) -> Private:
-        return Private(owned(trained.params))
+    def keep(self, trained: Trained[Weights, KeptModel]) -> KeptModel:
+        return KeptModel(added(trained.params))
 
-    def upload(self, trained: Trained[Weights, Private]) -> Weights:
-        return Weights({name: value for name, value in trained.params.items() if not name.startswith("own.")})
+    def upload(self, trained: Trained[Weights, KeptModel]) -> Weights:
+        return Weights(without_added(trained.params))
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
-        return Weights(average([upload.message.params for upload in uploads], [upload.examples for upload in uploads]))
+        return Weights(average_uploads(uploads))
 
-    def single(self, params: Params, kept: Private) -> Params:
-        return owned(params)
+    def exportable_params(self, params: Params, kept: KeptModel) -> Params:
+        return added(params)
 
-    def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: Private) -> Scores:
-        return {"head": net(owned(params), x)[1]}
-
-    def predict_global(self, net: Net, server: Weights, x: Tensor) -> Scores:
-        return {"head": net(server.params, x)[1]}
-
-
-def owned(params: Params) -> Params:
-    """The personal model."""
-    return {name.removeprefix("own."): value for name, value in params.items() if name.startswith("own.")}
+    def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: KeptModel) -> Scores:
+        return {"head": net(added(params), x)[1]}

@@ -1,4 +1,4 @@
-"""FedBABU (Oh et al. 2022): only the body is trained and shared; the head stays as drawn until a client is tested."""
+"""FedBABU (Oh et al. 2022): only the body is trained and shared; the head keeps its initial values until a test."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from protofed.net import selected
 
 @dataclass(frozen=True)
 class FedBABU(FedAvg):
-    """Only the body is trained and shared; before a client is tested it tunes the whole model."""
+    """Only the body is trained and shared; before a test, each client fine-tunes the complete model."""
 
     fine_tune: Annotated[int, Ge(0)] = 5
-    """Epochs on a client's own data before it is tested, head and all; forgotten afterwards."""
+    """Epochs of fine-tuning on a client's own data before a test, including the head; discarded afterwards."""
 
     def start(self, site: Site) -> Weights:
         server = super().start(site)
         if not selected(server.params, "head."):
-            raise UserError(f"net {site.net.name} has no head of its own: nothing would stay as drawn. Use fedavg.")
+            raise UserError(f"fedbabu keeps the head fixed, but net {site.net.name} has no head. Use fedavg.")
         return server
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
-        """Local update: the head is never touched."""
+        """Local update: the head does not train."""
         return (Phase(epochs, ("body.",)),)
 
     def tune(self, epochs: int) -> tuple[Phase, ...]:

@@ -1,15 +1,15 @@
-"""FedProx (Li et al. 2020): FedAvg whose clients are drawn to the model they were sent."""
+"""FedProx (Li et al. 2020): FedAvg with a term that keeps clients near the model that they were sent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 from annotated_types import Ge
 
 from protofed.core import Batch, Loss, Net, Nothing, Params, Weights, cross_entropy
 from protofed.methods.fedavg import FedAvg
+from protofed.methods.parts.proximal import squared_distance
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,9 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term; partial work counts ([system] late = "keep")."""
 
     mu: Annotated[float, Ge(0)] = 0.1
-    """μ: how strongly weights are drawn to those of the server; 0 is FedAvg."""
+    """μ: weight of the squared distance to the server's weights; 0 is FedAvg."""
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: Nothing) -> Loss:
         """Eq. (2) of its paper: cross-entropy plus μ/2 ||w - w_t||^2."""
-        moving = [name for name in sorted(params) if net.trains(name, params[name])]
-        near = torch.stack([(params[name] - down.params[name]).square().sum() for name in moving]).sum()
-        return Loss(supervised=cross_entropy(net(params, batch.x)[1], batch), proximal=self.mu / 2 * near)
+        proximal = self.mu / 2 * squared_distance(net, params, down.params)
+        return Loss(supervised=cross_entropy(net(params, batch.x)[1], batch), proximal=proximal)

@@ -1,4 +1,4 @@
-"""FedROD (Chen & Chao 2022): a balanced head for everybody, and on top of it a head of each client's own."""
+"""FedROD (Chen & Chao 2022): a balanced head that all clients share, and on top of it a personal head per client."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from protofed.core import (
     Client,
     Loss,
     Method,
+    Needs,
     Net,
     Params,
     Phase,
@@ -23,98 +24,98 @@ from protofed.core import (
     Trained,
     Upload,
     Weights,
-    average,
+    average_uploads,
     cross_entropy,
 )
 from protofed.errors import UserError
-from protofed.net import selected
+from protofed.net import ADDED, selected, without_added
 
-HYPER = "own.hyper"
+WEIGHT, BIAS, HYPER1, HYPER2 = (f"{ADDED}{name}" for name in ("weight", "bias", "hyper1", "hyper2"))
+"""The personal head, and the two layers of the hyper-network that can compute it."""
 ABSENT = -1e4
-"""Added to the score of a class that a client has not: its share is 0."""
+"""Added to the score of a class that a client does not hold, for the logarithm of its share 0."""
 
 
-class Own(NamedTuple):
-    """What a client keeps: its head ("own.weight", "own.bias"; none with a hyper-network), and its classes."""
+class KeptHead(NamedTuple):
+    """What a client keeps: its personal head (no parameters with a hyper-network), and its class shares."""
 
     params: Params
-    shares: Tensor  # [classes]: of its examples
+    shares: Tensor  # [classes]: share of each class in the client's examples
 
 
 @dataclass(frozen=True)
-class FedROD(Method[Weights, Weights, Weights, Own]):
-    """Clients share a body and a head that is trained as if classes were balanced; each adds a head of its own."""
+class FedROD(Method[Weights, Weights, Weights, KeptHead]):
+    """Clients share a body and a head that is trained as if classes were balanced; each adds a personal head."""
 
-    needs: ClassVar = "equal nets"
+    needs: ClassVar[Needs] = "equal nets"
 
     personal: Literal["together", "after"] = "together"
-    """When the own head trains: `together` with the rest, or `after` it with the body fixed (FedNH's runs)."""
+    """When the personal head trains: `together` with the rest, or `after` it with the body fixed (FedNH's runs)."""
     hyper: Annotated[int, Ge(0)] = 0
-    """Units of a shared hyper-network that makes the own head from a client's class shares; 0: each trains its own."""
+    """Units of a shared hyper-network that computes the personal head from the class shares; 0: no hyper-network."""
 
     def start(self, site: Site) -> Weights:
-        params = site.net.init(site.generator("init"))
+        params = site.fresh_params()
         if self.hyper:
-            classes, size = site.net.classes, site.net.classes * (site.net.dim + 1)
-            draw = site.generator("hyper")
-            params[f"{HYPER}1"] = torch.randn(self.hyper, classes, generator=draw) / classes**0.5
-            params[f"{HYPER}2"] = torch.zeros(size, self.hyper)  # at first there is nothing on top of the shared head
+            classes, head_size = site.net.classes, site.net.classes * (site.net.dim + 1)
+            params[HYPER1] = torch.randn(self.hyper, classes, generator=site.generator("hyper")) / classes**0.5
+            params[HYPER2] = torch.zeros(head_size, self.hyper)  # at first, personal heads add nothing
         return Weights(params)
 
-    def join(self, client: Client) -> Own:
+    def join(self, client: Client) -> KeptHead:
         net, counts = client.net, torch.bincount(client.data.labels, minlength=client.net.classes).float()
-        head = {"own.weight": torch.zeros(net.classes, net.dim), "own.bias": torch.zeros(net.classes)}
-        return Own({} if self.hyper else head, counts / counts.sum().clamp(min=1))
+        head = {WEIGHT: torch.zeros(net.classes, net.dim), BIAS: torch.zeros(net.classes)}
+        return KeptHead({} if self.hyper else head, counts / counts.sum().clamp(min=1))
 
-    def receive(self, kept: Own, down: Weights) -> Params:
+    def receive(self, kept: KeptHead, down: Weights) -> Params:
         return {**down.params, **kept.params}
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         if self.personal == "together":
             return (Phase(epochs),)
-        return Phase(epochs, ("not own.",)), Phase(epochs, ("own.",))
+        return Phase(epochs, (f"not {ADDED}",)), Phase(epochs, (ADDED,))
 
-    def own_head(self, params: Params, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """Its weight [classes, dim] and bias [classes]."""
-        if "own.weight" in params:
-            return params["own.weight"], params["own.bias"]
-        made = (params[f"{HYPER}2"] @ torch.relu(params[f"{HYPER}1"] @ shares)).reshape(len(shares), -1)
-        return made[:, :-1], made[:, -1]
+    def personal_head(self, params: Params, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """The weight [classes, dim] and bias [classes] of the personal head."""
+        if WEIGHT in params:
+            return params[WEIGHT], params[BIAS]
+        computed = (params[HYPER2] @ torch.relu(params[HYPER1] @ shares)).reshape(len(shares), -1)
+        return computed[:, :-1], computed[:, -1]
 
-    def on_top(self, params: Params, z: Tensor, shares: Tensor) -> Tensor:
-        """The own head's scores [n, classes]."""
-        weight, bias = self.own_head(params, shares)
+    def personal_scores(self, params: Params, z: Tensor, shares: Tensor) -> Tensor:
+        """The scores [n, classes] of the personal head."""
+        weight, bias = self.personal_head(params, shares)
         return z @ weight.T + bias
 
-    def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: Own) -> Loss:
-        """The shared head: balanced softmax. The own one: cross-entropy of both, with no way back into the rest."""
+    def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: KeptHead) -> Loss:
+        """Shared head: balanced softmax. Personal head: cross-entropy of both, without a gradient to the rest."""
         z = net.embed(params, batch.x)
         logits = net.head(params, z)
         prior = torch.where(kept.shares > 0, kept.shares.clamp(min=1e-12).log(), ABSENT)
-        both = logits.detach() + self.on_top(params, z.detach(), kept.shares)
+        both = logits.detach() + self.personal_scores(params, z.detach(), kept.shares)
         return Loss(balanced=cross_entropy(logits + prior, batch), personal=cross_entropy(both, batch))
 
-    def keep(self, trained: Trained[Weights, Own]) -> Own:
-        return Own({name: trained.params[name] for name in trained.kept.params}, trained.kept.shares)
+    def keep(self, trained: Trained[Weights, KeptHead]) -> KeptHead:
+        return KeptHead({name: trained.params[name] for name in trained.kept.params}, trained.kept.shares)
 
-    def upload(self, trained: Trained[Weights, Own]) -> Weights:
+    def upload(self, trained: Trained[Weights, KeptHead]) -> Weights:
         private = trained.kept.params
         return Weights({name: value for name, value in trained.params.items() if name not in private})
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
-        return Weights(average([upload.message.params for upload in uploads], [upload.examples for upload in uploads]))
+        return Weights(average_uploads(uploads))
 
-    def single(self, params: Params, kept: Own) -> Params:
-        """The own head is added to the shared one, if that is one dense layer with a bias."""
-        weight, bias = self.own_head(params, kept.shares)
+    def exportable_params(self, params: Params, kept: KeptHead) -> Params:
+        """The sum of both heads, which exists if the shared head is one dense layer with a bias."""
+        weight, bias = self.personal_head(params, kept.shares)
         head = selected(params, "head.")
         if sorted(value.shape for value in head.values()) != sorted((weight.shape, bias.shape)):
-            raise UserError("method fedrod: a head that is not one dense layer with a bias cannot be exported.")
+            raise UserError("fedrod can only export a model whose head is one dense layer with a bias. Use such a net.")
         return {**params, **{name: value + (weight if value.dim() == 2 else bias) for name, value in head.items()}}
 
-    def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: Own) -> Scores:
+    def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: KeptHead) -> Scores:
         z = net.embed(params, x)
-        return {"head": net.head(params, z) + self.on_top(params, z, kept.shares)}
+        return {"head": net.head(params, z) + self.personal_scores(params, z, kept.shares)}
 
     def predict_global(self, net: Net, server: Weights, x: Tensor) -> Scores:
-        return {"head": net(selected(server.params, "not own."), x)[1]}
+        return {"head": net(without_added(server.params), x)[1]}

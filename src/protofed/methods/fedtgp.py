@@ -1,4 +1,8 @@
-"""FedTGP (Zhang et al., AAAI 2024): FedProto whose global prototypes are trained on the server to keep apart."""
+"""FedTGP (Zhang et al., AAAI 2024): FedProto with global prototypes that the server trains to keep a margin.
+
+The names follow the paper's "adaptive-margin-enhanced contrastive learning": the server trains a vector per class and
+a small network F that turns the vectors into prototypes.
+"""
 
 from __future__ import annotations
 
@@ -11,108 +15,110 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from protofed.core import Batch, Client, Loss, Method, Net, Params, Prototypes, Scores, Site, Trained, Upload
-from protofed.methods.fedproto import Bank, FedProto, Own
+from protofed.core import Batch, Client, Loss, Method, Needs, Net, Params, Prototypes, Scores, Site, Trained, Upload
+from protofed.methods.fedproto import Bank, FedProto, KeptWithClasses
 
 
-class Trainable(NamedTuple):
-    """The server's state: the global prototypes, and what makes them: a vector per class and two dense layers."""
+class TrainableBank(NamedTuple):
+    """The server's state: the global prototypes, and the parameters that they are computed from."""
 
     bank: Bank
-    maker: Params
+    generator: Params  # "vectors" [classes, dim], and the two dense layers of F: "weight1", "bias1", "weight2", "bias2"
 
 
 @dataclass(frozen=True)
-class FedTGP(Method[Trainable, Bank, Bank, Own]):
-    """FedProto with global prototypes that the server trains: near to the clients', and classes apart by a margin."""
+class FedTGP(Method[TrainableBank, Bank, Bank, KeptWithClasses]):
+    """FedProto with global prototypes that the server trains: near the clients' ones, and classes apart by a margin."""
 
-    needs: ClassVar = "equal dim"
+    needs: ClassVar[Needs] = "equal dim"
 
     pull: Annotated[float, Ge(0)] = 10.0
-    """λ: how strongly embeddings are drawn to the global prototypes."""
+    """λ: weight of the distance between embeddings and global prototypes."""
     margin: Annotated[float, Gt(0)] = 100.0
-    """τ: the largest margin; below it, it is as wide as the classes are apart."""
+    """τ: upper bound of the margin. The margin is the largest nearest-neighbour distance of class means, at most τ."""
     epochs: Annotated[int, Ge(0)] = 100
-    """Epochs a round in which the server trains, over what the clients sent."""
+    """Epochs per round of the server's training on the uploaded prototypes."""
     lr: Annotated[float, Gt(0)] = 0.01
-    """Their learning rate."""
+    """Learning rate of the server's training."""
     batch: Annotated[int, Ge(1)] = 10
-    """Clients' prototypes in a batch of theirs."""
+    """Uploaded prototypes per batch of the server's training."""
 
     @property
     def client(self) -> FedProto:
-        """What a client does is FedProto's, with prototypes from a pass after training."""
+        """Clients do what FedProto's clients do, with prototypes from a pass after training."""
         return FedProto(pull=self.pull, prototypes="fresh", nearest="all")
 
-    def start(self, site: Site) -> Trainable:
+    def start(self, site: Site) -> TrainableBank:
         dim, draw = site.net.dim, site.generator("maker")
-        maker = {"class": torch.randn(site.net.classes, dim, generator=draw)}
-        for name, size in (("one", (dim, dim)), ("two", (dim, dim)), ("bias one", (dim,)), ("bias two", (dim,))):
-            maker[name] = (2 * torch.rand(size, generator=draw) - 1) / dim**0.5  # as torch starts a dense layer
-        return Trainable(self.client.start(site), maker)
+        generator = {"vectors": torch.randn(site.net.classes, dim, generator=draw)}
+        for name, size in (("weight1", (dim, dim)), ("weight2", (dim, dim)), ("bias1", (dim,)), ("bias2", (dim,))):
+            generator[name] = (2 * torch.rand(size, generator=draw) - 1) / dim**0.5  # torch's init of a dense layer
+        return TrainableBank(self.client.start(site), generator)
 
-    def broadcast(self, server: Trainable, client: int) -> Bank:
+    def broadcast(self, server: TrainableBank, client: int) -> Bank:
         return server.bank
 
-    def join(self, client: Client) -> Own:
+    def join(self, client: Client) -> KeptWithClasses:
         return self.client.join(client)
 
-    def receive(self, kept: Own, down: Bank) -> Params:
+    def receive(self, kept: KeptWithClasses, down: Bank) -> Params:
         return kept.params
 
-    def loss(self, net: Net, params: Params, batch: Batch, down: Bank, kept: Own) -> Loss:
+    def loss(self, net: Net, params: Params, batch: Batch, down: Bank, kept: KeptWithClasses) -> Loss:
         return self.client.loss(net, params, batch, down, kept)
 
-    def keep(self, trained: Trained[Bank, Own]) -> Own:
+    def keep(self, trained: Trained[Bank, KeptWithClasses]) -> KeptWithClasses:
         return self.client.keep(trained)
 
-    def upload(self, trained: Trained[Bank, Own]) -> Bank:
+    def upload(self, trained: Trained[Bank, KeptWithClasses]) -> Bank:
         return self.client.upload(trained)
 
-    def aggregate(self, site: Site, server: Trainable, uploads: Sequence[Upload[Bank]]) -> Trainable:
-        """Train the maker on all prototypes that came; classes that nobody has sent yet have none."""
-        sent = [upload.message.prototypes for upload in uploads]
-        client, label = torch.stack([one.support[:, 0] for one in sent]).nonzero(as_tuple=True)
-        points = torch.stack([one.mean[:, 0] for one in sent])[client, label]
-        pooled = Prototypes.pool(sent)
-        margin = min(gap(pooled), self.margin)
-        maker = self.trained(server.maker, points, label, margin, site.generator("batches"))
-        seen = pooled.or_else(server.bank.prototypes).support
-        mean = torch.where(seen > 0, made(maker), 0).unsqueeze(1)
-        return Trainable(Bank(Prototypes(mean, seen)), maker)
+    def aggregate(self, site: Site, server: TrainableBank, uploads: Sequence[Upload[Bank]]) -> TrainableBank:
+        """Train F and the vectors on all uploaded prototypes; a class that was never uploaded has no prototype."""
+        uploaded = [upload.message.prototypes for upload in uploads]
+        client, label = torch.stack([prototypes.support[:, 0] for prototypes in uploaded]).nonzero(as_tuple=True)
+        points = torch.stack([prototypes.mean[:, 0] for prototypes in uploaded])[client, label]
+        class_means = Prototypes.pool(uploaded)
+        margin = min(largest_gap(class_means), self.margin)  # δ(t)
+        generator = self.train_generator(server.generator, points, label, margin, site.generator("batches"))
+        support = class_means.or_else(server.bank.prototypes).support
+        mean = torch.where(support > 0, generated_prototypes(generator), 0).unsqueeze(1)
+        return TrainableBank(Bank(Prototypes(mean, support)), generator)
 
-    def trained(self, maker: Params, points: Tensor, label: Tensor, margin: float, draw: torch.Generator) -> Params:
-        """Contrast with a margin: each point's own class counts as if it were that much farther away."""
+    def train_generator(
+        self, generator: Params, points: Tensor, label: Tensor, margin: float, draw: torch.Generator
+    ) -> Params:
+        """The parameters after SGD on `margin_loss`, from points [n, dim] with labels [n]."""
         with torch.enable_grad():
-            own = {name: value.clone().requires_grad_() for name, value in maker.items()}
-            optimiser = torch.optim.SGD(list(own.values()), self.lr)
+            params = {name: value.clone().requires_grad_() for name, value in generator.items()}
+            optimiser = torch.optim.SGD(list(params.values()), self.lr)
             for _ in range(self.epochs):
                 for rows in torch.randperm(len(points), generator=draw).split(self.batch):
                     optimiser.zero_grad()
-                    contrast(points[rows], label[rows], made(own), margin).backward()
+                    margin_loss(points[rows], label[rows], generated_prototypes(params), margin).backward()
                     optimiser.step()
-        return {name: value.detach() for name, value in own.items()}
+        return {name: value.detach() for name, value in params.items()}
 
-    def predict(self, net: Net, params: Params, x: Tensor, down: Bank, kept: Own) -> Scores:
+    def predict(self, net: Net, params: Params, x: Tensor, down: Bank, kept: KeptWithClasses) -> Scores:
         return self.client.predict(net, params, x, down, kept)
 
 
-def made(maker: Params) -> Tensor:
-    """The prototypes [classes, dim] that a maker gives."""
-    hidden = torch.relu(maker["class"] @ maker["one"].T + maker["bias one"])
-    return hidden @ maker["two"].T + maker["bias two"]
+def generated_prototypes(generator: Params) -> Tensor:
+    """The global prototypes [classes, dim]: F of the class vectors."""
+    hidden = torch.relu(generator["vectors"] @ generator["weight1"].T + generator["bias1"])
+    return hidden @ generator["weight2"].T + generator["bias2"]
 
 
-def contrast(points: Tensor, label: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """The mean over points [n, dim] of -log softmax of minus the distances, the own class's widened by the margin."""
-    apart = torch.cdist(points, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
-    return F.cross_entropy(-(apart + margin * F.one_hot(label, len(prototypes))), label)
+def margin_loss(points: Tensor, label: Tensor, prototypes: Tensor, margin: float) -> Tensor:
+    """The mean over points [n, dim] of -log softmax(-distances), with `margin` added to the distance of their class."""
+    distances = torch.cdist(points, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    return F.cross_entropy(-(distances + margin * F.one_hot(label, len(prototypes))), label)
 
 
-def gap(centres: Prototypes) -> float:
-    """How far the class that is most apart is from its nearest other class; 0 with fewer than two classes."""
-    known = centres.mean[centres.support[:, 0] > 0, 0]
-    if len(known) < 2:
+def largest_gap(class_means: Prototypes) -> float:
+    """The largest distance of a class mean to its nearest neighbour; 0 with fewer than two classes."""
+    seen = class_means.mean[class_means.support[:, 0] > 0, 0]
+    if len(seen) < 2:
         return 0.0
-    apart = torch.cdist(known, known).fill_diagonal_(torch.inf)
-    return float(apart.min(1).values.max())
+    distances = torch.cdist(seen, seen).fill_diagonal_(torch.inf)
+    return float(distances.min(1).values.max())

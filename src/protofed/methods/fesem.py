@@ -1,4 +1,4 @@
-"""FeSEM (Xie et al. 2021): several shared models; every client goes with the one that is nearest to its weights."""
+"""FeSEM (Xie et al. 2021): several shared models; every client trains the one nearest to its weights."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.core import Method, Net, Nothing, Params, Site, Trained, Upload, Weights, average
+from protofed.core import Method, Needs, Net, Nothing, Params, Site, Trained, Upload, Weights, average_uploads
 from protofed.methods.parts.clusters import kmeans
 
 
 class Centres(NamedTuple):
-    """The server's state: K models, and the number of each client's."""
+    """The server's state: K models, and the model that each client belongs to."""
 
-    models: dict[str, Params]
-    member: Tensor  # [clients]
+    models: dict[str, Params]  # "0", "1", ..., "K - 1"
+    member: Tensor  # [clients]: the number of each client's model
 
 
 @dataclass(frozen=True)
 class FeSEM(Method[Centres, Weights, Weights, Nothing]):
-    """Several shared models; every client trains the one that is nearest to its weights."""
+    """Several shared models; every client trains the one nearest to its weights."""
 
-    needs: ClassVar = "equal nets"
+    needs: ClassVar[Needs] = "equal nets"
 
     centres: Annotated[int, Ge(1)] = 3
-    """K: how many models there are; the papers do not say. With 1 it is FedAvg."""
+    """K: number of models. The papers do not give it. 1 is FedAvg."""
     weights: Literal["size", "equal"] = "size"
-    """How a centre's members count in its mean."""
+    """How the members of a centre are weighted in its mean."""
 
     def start(self, site: Site) -> Centres:
-        """All centres are one and the same model, and everybody is with the first."""
-        models = {str(k): site.net.init(site.generator("init")) for k in range(self.centres)}
+        """All centres start as the same model, and every client belongs to the first."""
+        models = {str(k): site.fresh_params() for k in range(self.centres)}
         return Centres(models, torch.zeros(site.clients, dtype=torch.long))
 
     def broadcast(self, server: Centres, client: int) -> Weights:
-        """A client's centre; who was not there in the run gets the one with the most members."""
-        known = client < len(server.member)
-        return Weights(server.models[str(int(server.member[client] if known else server.member.mode().values))])
+        """The model of the client's centre; a client that joins after the run gets the centre with most members."""
+        in_run = client < len(server.member)
+        centre = server.member[client] if in_run else server.member.mode().values
+        return Weights(server.models[str(int(centre))])
 
     def receive(self, kept: Nothing, down: Weights) -> Params:
         return down.params
@@ -49,25 +50,26 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
         return Weights(trained.params)
 
     def aggregate(self, site: Site, server: Centres, uploads: Sequence[Upload[Weights]]) -> Centres:
-        """E-step: uploads go to their nearest centre. M-step: a centre is the mean of its own; an empty one stays.
+        """E-step: assign uploads to their nearest centre. M-step: average the members; an empty centre stays.
 
-        As long as everybody is with the first centre, centres are those that k-means finds among the uploads.
+        As long as every client belongs to the first centre, k-means over the uploads gives the centres.
         """
         member, models = server.member.clone(), dict(server.models)
-        sent = torch.stack([flat(site.net, upload.message.params) for upload in uploads])
-        centres = torch.stack([flat(site.net, models[str(k)]) for k in range(self.centres)])
-        if not member.any() and self.centres > 1:
-            found = kmeans(sent, torch.zeros(len(sent), dtype=torch.long), 1, self.centres, site.generator("centres"))
-            centres = torch.where(found.support[0].unsqueeze(1) > 0, found.mean[0], centres)
+        sent = torch.stack([flatten_weights(site.net, upload.message.params) for upload in uploads])
+        centres = torch.stack([flatten_weights(site.net, models[str(k)]) for k in range(self.centres)])
+        not_split_yet = not member.any()
+        if not_split_yet and self.centres > 1:
+            one_class = torch.zeros(len(sent), dtype=torch.long)
+            clusters = kmeans(sent, one_class, 1, self.centres, site.generator("centres"))
+            centres = torch.where(clusters.support[0].unsqueeze(1) > 0, clusters.mean[0], centres)
         member[[upload.client for upload in uploads]] = torch.cdist(sent, centres).argmin(1)
         for k in models:
-            own = [upload for upload in uploads if int(member[upload.client]) == int(k)]
-            if own:
-                sizes = [upload.examples if self.weights == "size" else 1 for upload in own]
-                models[k] = average([upload.message.params for upload in own], sizes)
+            members = [upload for upload in uploads if int(member[upload.client]) == int(k)]
+            if members:
+                models[k] = average_uploads(members, equal=self.weights == "equal")
         return Centres(models, member)
 
 
-def flat(net: Net, params: Params) -> Tensor:
-    """All weights of a model in a row; statistics of batch norm are none."""
+def flatten_weights(net: Net, params: Params) -> Tensor:
+    """All weights of a model in one vector, without batch norm statistics."""
     return torch.cat([params[name].double().flatten() for name in sorted(params) if net.trains(name, params[name])])

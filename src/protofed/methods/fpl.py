@@ -1,6 +1,6 @@
-"""FPL (Huang et al., CVPR 2023): for domain shift, a few cluster prototypes per class, not one mean of all clients.
+"""FPL (Huang et al., CVPR 2023): for domain shift, a few cluster prototypes per class instead of one mean.
 
-Where the paper and the authors' code differ there is an option; the defaults are the authors' code.
+Where the paper and the authors' code differ there is an option; the defaults follow the authors' code.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from protofed.core import (
     Batch,
     Loss,
     Method,
+    Needs,
     Net,
     Nothing,
     Params,
@@ -26,99 +27,102 @@ from protofed.core import (
     Site,
     Trained,
     Upload,
-    average,
+    average_uploads,
     cross_entropy,
     weighted_mean,
 )
-from protofed.methods.fedproto import apart, class_sums
-from protofed.methods.mpfedcl import Shared
-from protofed.methods.parts import clusters
+from protofed.methods.parts.class_sums import class_sums
+from protofed.methods.parts.clusters import finch
+from protofed.methods.parts.distances import distance
+from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
+from protofed.methods.parts.shared_model import SharedModel
 
 
-class Guides(NamedTuple):
-    """What a client makes of the cluster prototypes before it trains."""
+class ClusterTargets(NamedTuple):
+    """What a client computes from the cluster prototypes before it trains."""
 
-    directions: Tensor  # [classes, modes, dim]: the cluster prototypes at length 1
-    there: Tensor  # [classes, modes], 0 or 1
-    unbiased: Prototypes  # [classes, 1, dim]: the mean of each class's clusters, however many clients are in each
+    directions: Tensor  # [classes, modes, dim]: the cluster prototypes at unit length
+    exists: Tensor  # [classes, modes], 0 or 1
+    unbiased: Prototypes  # [classes, 1, dim]: the mean of each class's clusters, not weighted by their sizes
 
 
 @dataclass(frozen=True)
-class FPL(Method[Shared, Shared, Shared, Nothing]):
-    """FedAvg whose clients draw embeddings to prototypes that are clustered by domain, and to their unbiased mean."""
+class FPL(SharedModel, Method[ModelWithPrototypes, ModelWithPrototypes, ModelWithPrototypes, Nothing]):
+    """FedAvg with embeddings pulled to prototypes that are clustered by domain, and to their unbiased mean."""
 
-    needs: ClassVar = "equal nets"
+    needs: ClassVar[Needs] = "equal nets"
 
     temperature: Annotated[float, Gt(0)] = 0.02
     """τ of the contrast with the cluster prototypes."""
     contrast: Annotated[float, Ge(0)] = 1.0
-    """The weight of the contrast; the paper has 1."""
+    """Weight of the contrast; the paper has 1."""
     pull: Annotated[float, Ge(0)] = 1.0
-    """The weight of the distance to the unbiased prototype; the paper has 1."""
+    """Weight of the distance to the unbiased prototype; the paper has 1."""
     distance: Literal["mse", "squared"] = "mse"
     """That distance: squared norm / dim (`mse`, code), or the squared norm (`squared`, paper)."""
     clusters: Literal["last", "first"] = "last"
     """FINCH's partition: the `last` with more than one cluster (code), or the `first` (the paper's equation)."""
     prototypes: Literal["gathered", "fresh"] = "gathered"
-    """A client's class means: `gathered` in the last epoch's training (code), or in a `fresh` pass after it."""
+    """A client's class means: `gathered` during the last epoch (code), or in a `fresh` pass after training."""
 
-    def start(self, site: Site) -> Shared:
-        """A cluster has two clients at least: there are never more than half as many as clients."""
+    def start(self, site: Site) -> ModelWithPrototypes:
+        """A cluster has at least two clients, so that there are at most half as many clusters as clients."""
         modes = max(1, site.clients // 2)
-        return Shared(site.net.init(site.generator("init")), Prototypes.empty(site.net.classes, site.net.dim, modes))
+        return ModelWithPrototypes(site.fresh_params(), Prototypes.empty(site.net.classes, site.net.dim, modes))
 
-    def receive(self, kept: Nothing, down: Shared) -> Params:
-        return down.params
+    def prepare(self, down: ModelWithPrototypes) -> ClusterTargets:
+        clustered = down.prototypes
+        exists = (clustered.support > 0).to(clustered.mean.dtype)
+        unbiased = Prototypes.from_sums(clustered.mean.sum(1), exists.sum(1))
+        return ClusterTargets(F.normalize(clustered.mean, dim=-1), exists, unbiased)
 
-    def prepare(self, down: Shared) -> Guides:
-        known = down.prototypes
-        there = (known.support > 0).to(known.mean.dtype)
-        return Guides(F.normalize(known.mean, dim=-1), there, Prototypes.from_sums(known.mean.sum(1), there.sum(1)))
-
-    def loss(self, net: Net, params: Params, batch: Batch, down: Guides, kept: Nothing) -> Loss:
+    def loss(self, net: Net, params: Params, batch: Batch, down: ClusterTargets, kept: Nothing) -> Loss:
+        """Cross-entropy, the contrast with the cluster prototypes, and the distance to the unbiased prototype."""
         z, logits = net(params, batch.x)
-        at = net.match(batch, z)
-        target, seen = down.unbiased.lookup(at.y)
-        pull = weighted_mean(apart(z, target, self.distance) * seen, at.weight)
-        contrast = weighted_mean(self.among(z, at.y, down) * seen, at.weight)
+        matched = net.match(batch, z)
+        target, seen = down.unbiased.lookup(matched.y)
+        pull = weighted_mean(distance(z, target, self.distance) * seen, matched.weight)
+        contrast = weighted_mean(self.contrastive_loss(z, matched.y, down) * seen, matched.weight)
         return Loss(
-            class_sums(z, at, net.classes) if self.prototypes == "gathered" else (),
+            class_sums(z, matched, net.classes) if self.prototypes == "gathered" else (),
             supervised=cross_entropy(logits, batch),
             contrast=self.contrast * contrast,
             pull=self.pull * pull,
         )
 
-    def among(self, z: Tensor, y: Tensor, down: Guides) -> Tensor:
-        """For each sample [n] -log of the share of its class's clusters among all, by exp(cosine / τ)."""
+    def contrastive_loss(self, z: Tensor, y: Tensor, down: ClusterTargets) -> Tensor:
+        """Per sample [n], -log of the share of its class's clusters among all clusters, by exp(cosine / τ)."""
         cosines = F.normalize(z, dim=-1) @ down.directions.flatten(0, 1).T
-        scores = (cosines / self.temperature).unflatten(1, down.there.shape).masked_fill(down.there == 0, -1e9)
+        scores = (cosines / self.temperature).unflatten(1, down.exists.shape).masked_fill(down.exists == 0, -1e9)
         by_class = scores.logsumexp(-1)  # [n, classes]
-        own = by_class.gather(1, y.unsqueeze(1)).squeeze(1)
-        lost: Tensor = by_class.logsumexp(-1) - own
-        return lost
+        own_class = by_class.gather(1, y.unsqueeze(1)).squeeze(1)
+        loss: Tensor = by_class.logsumexp(-1) - own_class
+        return loss
 
-    def upload(self, trained: Trained[Shared, Nothing]) -> Shared:
+    def upload(self, trained: Trained[ModelWithPrototypes, Nothing]) -> ModelWithPrototypes:
         if self.prototypes == "gathered" and trained.observed:
-            return Shared(trained.params, Prototypes.from_sums(*trained.observed))
-        return Shared(trained.params, Prototypes.of(*trained.features(), classes=trained.net.classes))
+            return ModelWithPrototypes(trained.params, Prototypes.from_sums(*trained.observed))
+        return ModelWithPrototypes(trained.params, Prototypes.of(*trained.features(), classes=trained.net.classes))
 
-    def aggregate(self, site: Site, server: Shared, uploads: Sequence[Upload[Shared]]) -> Shared:
-        """Weights by |D_i|; each class's prototypes are clustered; a class that nobody sent keeps its clusters."""
-        sent = [upload.message.prototypes for upload in uploads]
-        made = Prototypes(server.prototypes.mean.clone(), server.prototypes.support.clone())
-        for label in torch.stack([one.support[:, 0] for one in sent]).sum(0).nonzero()[:, 0].tolist():
-            own = torch.stack([one.mean[label, 0] for one in sent if one.support[label] > 0])
-            found = Prototypes.of(own, group := clusters.finch(own, self.clusters == "last"), int(group.max()) + 1)
-            made.mean[label], made.support[label] = 0, 0
-            made.mean[label, : len(found.mean)] = found.mean[:, 0]
-            made.support[label, : len(found.mean)] = found.support[:, 0]
-        sizes = [upload.examples for upload in uploads]
-        return Shared(average([upload.message.params for upload in uploads], sizes), made)
+    def aggregate(
+        self, site: Site, server: ModelWithPrototypes, uploads: Sequence[Upload[ModelWithPrototypes]]
+    ) -> ModelWithPrototypes:
+        """Weights by |D_i|. Prototypes are clustered per class; a class that no client sent keeps its clusters."""
+        uploaded = [upload.message.prototypes for upload in uploads]
+        clustered = Prototypes(server.prototypes.mean.clone(), server.prototypes.support.clone())
+        for label in torch.stack([part.support[:, 0] for part in uploaded]).sum(0).nonzero()[:, 0].tolist():
+            points = torch.stack([part.mean[label, 0] for part in uploaded if part.support[label] > 0])
+            group = finch(points, self.clusters == "last")
+            centres = Prototypes.of(points, group, int(group.max()) + 1)
+            clustered.mean[label], clustered.support[label] = 0, 0
+            clustered.mean[label, : len(centres.mean)] = centres.mean[:, 0]
+            clustered.support[label, : len(centres.mean)] = centres.support[:, 0]
+        return ModelWithPrototypes(average_uploads(uploads), clustered)
 
-    def predict(self, net: Net, params: Params, x: Tensor, down: Shared, kept: Nothing) -> Scores:
-        """By the head, as in the paper; the nearest cluster prototype stands beside."""
+    def predict(self, net: Net, params: Params, x: Tensor, down: ModelWithPrototypes, kept: Nothing) -> Scores:
+        """By the head, as in the paper, and by the nearest cluster prototype."""
         z, logits = net(params, x)
         return {"head": logits, "prototype": -down.prototypes.distances(z)}
 
-    def predict_global(self, net: Net, server: Shared, x: Tensor) -> Scores:
+    def predict_global(self, net: Net, server: ModelWithPrototypes, x: Tensor) -> Scores:
         return self.predict(net, server.params, x, server, ())

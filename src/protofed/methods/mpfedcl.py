@@ -1,6 +1,6 @@
 """MP-FedCL (Qiao et al.): several prototypes per class and client, pooled, and a contrastive loss against the pool.
 
-There is no public code; where the paper is silent or contradicts itself there is an option.
+There is no public code. Where the paper is silent or contradicts itself there is an option.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from protofed.core import (
     Batch,
     Loss,
     Method,
+    Needs,
     Net,
     Nothing,
     Params,
@@ -26,138 +27,137 @@ from protofed.core import (
     Site,
     Trained,
     Upload,
-    average,
+    average_uploads,
     cross_entropy,
     weighted_mean,
 )
 from protofed.methods.parts import clusters
+from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
+from protofed.methods.parts.shared_model import SharedModel
 
 
-class Shared(NamedTuple):
-    """What travels, either way: weights, and prototypes [classes, modes, dim]; a client sends its own k modes."""
+class PoolingServer(NamedTuple):
+    """The server's state: the model, the pool U of Eq. (8), and what clients are sent of the pool.
 
-    params: Params
-    prototypes: Prototypes
-
-
-class Server(NamedTuple):
-    """The model, the pool U of Eq. (8), with the modes of client i at i k .. (i + 1) k, and what is sent of it."""
+    The prototypes of client i are in the slots i K, ..., (i + 1) K - 1 of the pool.
+    """
 
     params: Params
     pool: Prototypes
-    merged: Prototypes  # no modes where no cap is exceeded: then the pool itself is sent
+    sent: Prototypes
 
 
-class Slots(NamedTuple):
-    """The pool as Eq. (11) reads it: for each (client, k) one prototype of every class."""
+class Candidates(NamedTuple):
+    """The pool as Eq. (11) reads it: for each (client i, k) one prototype per class."""
 
-    vectors: Tensor  # [classes, slots, dim]
-    seen: Tensor  # [classes]: has anybody a prototype of it?
+    u: Tensor  # [classes, slots, dim]; one slot per (i, k)
+    seen: Tensor  # [classes]: whether any client has sent a prototype of the class
 
 
 @dataclass(frozen=True)
-class MpFedCL(Method[Server, Shared, Shared, Nothing]):
-    """Clients share weights and several prototypes per class, and contrast their embeddings with everybody's."""
+class MpFedCL(SharedModel, Method[PoolingServer, ModelWithPrototypes, ModelWithPrototypes, Nothing]):
+    """Clients share weights and several prototypes per class, and contrast their embeddings with all prototypes."""
 
-    needs: ClassVar = "equal nets"
+    needs: ClassVar[Needs] = "equal nets"
 
     k: Annotated[int, Ge(1)] = 2
-    """K of Eq. (7): prototypes per class and client; of `dbscan` the largest so many."""
+    """K of Eq. (7): prototypes per class and client; with `dbscan`, the K largest clusters."""
     clustering: Literal["kmeans", "mean", "dbscan"] = "kmeans"
     """Eq. (7): `kmeans` is MP-FedCL, `mean` (one prototype) SP-FedCL, `dbscan` DP-FedCL."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """τ of Eq. (11)."""
     contrast: Annotated[float, Ge(0)] = 1.0
-    """The weight of L_R in Eq. (12); the paper has 1."""
+    """Weight of L_R in Eq. (12); the paper has 1."""
     positives: Literal["own", "letter"] = "own"
-    """P(y) of Eq. (11): the sample's `own` class, as the text wants it, or to the `letter` all labels but it."""
+    """P(y) of Eq. (11): the sample's `own` class, as the text says, or literally (`letter`) all labels except it."""
     unit: bool = True
-    """Are embeddings and prototypes scaled to length 1 in Eq. (11)? The paper does not say."""
+    """Whether embeddings and prototypes have unit length in Eq. (11). The paper does not say."""
     cap: Annotated[int, Ge(0)] = 0
-    """The most prototypes per class that are sent: a larger pool is merged by k-means; 0: all, as in the paper."""
+    """Largest number of prototypes per class that is sent; larger pools are merged by k-means. 0: no limit (paper)."""
     eps: Annotated[float, Ge(0)] = 0.0
-    """Of `dbscan`: the radius; 0: the median distance to the `neighbours`-th nearest, class by class."""
+    """Radius of `dbscan`; 0: the median distance to the `neighbours`-th nearest point, per class."""
     neighbours: Annotated[int, Ge(1)] = 4
-    """Of `dbscan`: how many neighbours make a core point."""
+    """Number of neighbours that make a core point of `dbscan`."""
 
     @property
     def modes(self) -> int:
+        """Prototypes per class and client."""
         return 1 if self.clustering == "mean" else self.k
 
-    def start(self, site: Site) -> Server:
-        classes, dim = site.net.classes, site.net.dim
-        pool = Prototypes.empty(classes, dim, site.clients * self.modes)
-        merged = Prototypes.empty(classes, dim, self.cap if site.clients * self.modes > self.cap else 0)
-        return Server(site.net.init(site.generator("init")), pool, merged)
+    def start(self, site: Site) -> PoolingServer:
+        pool = Prototypes.empty(site.net.classes, site.net.dim, site.clients * self.modes)
+        return PoolingServer(site.fresh_params(), pool, self.capped(pool, site))
 
-    def broadcast(self, server: Server, client: int) -> Shared:
-        return Shared(server.params, server.merged if server.merged.support.numel() else server.pool)
+    def capped(self, pool: Prototypes, site: Site) -> Prototypes:
+        """The pool, or at most `cap` prototypes per class by k-means over it. Their supports count prototypes."""
+        classes, slots, dim = pool.mean.shape
+        if not self.cap or slots <= self.cap:
+            return pool
+        label, slot = pool.support.nonzero(as_tuple=True)
+        if not len(label):
+            return Prototypes.empty(classes, dim, self.cap)
+        return clusters.kmeans(pool.mean[label, slot], label, classes, self.cap, site.generator("merge"))
 
-    def receive(self, kept: Nothing, down: Shared) -> Params:
-        return down.params
+    def broadcast(self, server: PoolingServer, client: int) -> ModelWithPrototypes:
+        return ModelWithPrototypes(server.params, server.sent)
 
-    def prepare(self, down: Shared) -> Slots:
-        """Eq. (9), (10): where a client has fewer than k prototypes of a class, all k are the class's mean."""
-        known = down.prototypes
-        classes, modes = known.support.shape
-        held = (known.support > 0).to(known.mean.dtype)
-        centre = known.mean.sum(1) / held.sum(1).clamp(min=1).unsqueeze(-1)  # Eq. (9)
-        group = self.modes if modes % self.modes == 0 and not self.cap else 1
-        full = held.reshape(classes, -1, group).amin(-1).repeat_interleave(group, 1)
-        vectors = torch.where(full.unsqueeze(-1) > 0, known.mean, centre.unsqueeze(1))
-        return Slots(F.normalize(vectors, dim=-1) if self.unit else vectors, held.amax(1))
+    def prepare(self, down: ModelWithPrototypes) -> Candidates:
+        """Eq. (9), (10): where a client has fewer than K prototypes of a class, the mean of the class replaces them."""
+        u, held = down.prototypes.mean, down.prototypes.support > 0
+        class_mean = u.sum(1) / held.sum(1).clamp(min=1).unsqueeze(-1)  # Eq. (9): [classes, dim]
+        per_client = 1 if self.cap else self.modes  # merged prototypes belong to no client
+        complete = held.unflatten(1, (-1, per_client)).all(-1).repeat_interleave(per_client, 1)
+        filled = torch.where(complete.unsqueeze(-1), u, class_mean.unsqueeze(1))  # Eq. (10)
+        return Candidates(self.scaled(filled), held.any(1))
 
-    def loss(self, net: Net, params: Params, batch: Batch, down: Slots, kept: Nothing) -> Loss:
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Vectors [..., dim] as Eq. (11) multiplies them."""
+        return F.normalize(vectors, dim=-1) if self.unit else vectors
+
+    def loss(self, net: Net, params: Params, batch: Batch, down: Candidates, kept: Nothing) -> Loss:
         """Eq. (12): cross-entropy plus the contrast with the pool."""
         z, logits = net(params, batch.x)
-        at = net.match(batch, z)
-        return Loss(supervised=cross_entropy(logits, batch), contrast=self.contrast * self.against(z, at, down))
+        contrast = self.contrastive_loss(z, net.match(batch, z), down)
+        return Loss(supervised=cross_entropy(logits, batch), contrast=self.contrast * contrast)
 
-    def against(self, z: Tensor, batch: Batch, pool: Slots) -> Tensor:
-        """Eq. (11): in every slot the log-probability of the positives among the classes; the mean over slots."""
-        classes, slots, dim = pool.vectors.shape
-        v = (F.normalize(z, dim=-1) if self.unit else z) / self.temperature
-        floor = ((pool.seen - 1) * 1e9).repeat_interleave(slots)  # what nobody has is neither positive nor negative
-        scores = torch.addmm(floor, v, pool.vectors.reshape(-1, dim).T).reshape(-1, classes, slots)
-        chances = scores.log_softmax(1).mean(-1)  # [n, classes]
-        own = (batch.y.unsqueeze(1) == torch.arange(classes, device=z.device)).to(z.dtype)
-        wanted = (own if self.positives == "own" else 1 - own) * pool.seen
-        found = (chances * wanted).sum(-1) / wanted.sum(-1).clamp(min=1)
-        return -weighted_mean(found, batch.weight)
+    def contrastive_loss(self, z: Tensor, batch: Batch, pool: Candidates) -> Tensor:
+        """Eq. (11): per slot (i, k) the log-probability of the positives among the classes; averaged over slots."""
+        classes, slots, dim = pool.u.shape
+        v = self.scaled(z) / self.temperature
+        excluded = torch.where(pool.seen, 0.0, -1e9).repeat_interleave(slots)  # classes that nobody has sent
+        scores = torch.addmm(excluded, v, pool.u.reshape(-1, dim).T).reshape(-1, classes, slots)  # v · u / τ
+        log_probability = scores.log_softmax(1).mean(-1)  # [n, classes]
+        is_own = batch.y.unsqueeze(1) == torch.arange(classes, device=z.device)
+        positive = ((is_own if self.positives == "own" else ~is_own) & pool.seen).to(z.dtype)  # P(y)
+        mean_positive = (log_probability * positive).sum(-1) / positive.sum(-1).clamp(min=1)
+        return -weighted_mean(mean_positive, batch.weight)
 
-    def upload(self, trained: Trained[Shared, Nothing]) -> Shared:
+    def upload(self, trained: Trained[ModelWithPrototypes, Nothing]) -> ModelWithPrototypes:
         """Eq. (6), (7)."""
         z, y = trained.features()
         classes = trained.net.classes
         if self.clustering == "mean":
-            found = Prototypes.of(z, y, classes)
+            prototypes = Prototypes.of(z, y, classes)
         elif self.clustering == "kmeans":
-            found = clusters.kmeans(z, y, classes, self.k, trained.generator("clusters"))
+            prototypes = clusters.kmeans(z, y, classes, self.k, trained.generator("clusters"))
         else:
-            found = clusters.dbscan(z, y, classes, self.k, self.eps, self.neighbours)
-        return Shared(trained.params, found)
+            prototypes = clusters.dbscan(z, y, classes, self.k, self.eps, self.neighbours)
+        return ModelWithPrototypes(trained.params, prototypes)
 
-    def aggregate(self, site: Site, server: Server, uploads: Sequence[Upload[Shared]]) -> Server:
-        """Algorithm 1: weights by |D_i| / |D|; Eq. (8), in which clients of earlier rounds keep their modes."""
+    def aggregate(
+        self, site: Site, server: PoolingServer, uploads: Sequence[Upload[ModelWithPrototypes]]
+    ) -> PoolingServer:
+        """Algorithm 1: weights by |D_i| / |D|, and Eq. (8). The prototypes of absent clients stay in the pool."""
         pool = Prototypes(server.pool.mean.clone(), server.pool.support.clone())
         for upload in uploads:
-            own = slice(upload.client * self.modes, (upload.client + 1) * self.modes)
-            pool.mean[:, own], pool.support[:, own] = upload.message.prototypes
-        sizes = [upload.examples for upload in uploads]
-        too_many = server.merged.support.numel()
-        merged = merge(pool, self.cap, site.generator("merge")) if too_many else server.merged
-        return Server(average([upload.message.params for upload in uploads], sizes), pool, merged)
+            slots = slice(upload.client * self.modes, (upload.client + 1) * self.modes)
+            pool.mean[:, slots], pool.support[:, slots] = upload.message.prototypes
+        return PoolingServer(average_uploads(uploads), pool, self.capped(pool, site))
 
-    def predict(self, net: Net, params: Params, x: Tensor, down: Shared, kept: Nothing) -> Scores:
+    def predict(self, net: Net, params: Params, x: Tensor, down: ModelWithPrototypes, kept: Nothing) -> Scores:
         """By the head, and Eq. (13): the class of the nearest prototype of the pool."""
         z, logits = net(params, x)
         return {"head": logits, "prototype": -down.prototypes.distances(z)}
 
-    def predict_global(self, net: Net, server: Server, x: Tensor) -> Scores:
+    def predict_global(self, net: Net, server: PoolingServer, x: Tensor) -> Scores:
         return self.predict(net, server.params, x, self.broadcast(server, 0), ())
-
-
-def merge(pool: Prototypes, most: int, generator: torch.Generator) -> Prototypes:
-    """At most so many prototypes per class, by k-means over those of the pool; supports are numbers of these."""
-    label, mode = pool.support.nonzero(as_tuple=True)
-    return clusters.kmeans(pool.mean[label, mode], label, len(pool.mean), most, generator)

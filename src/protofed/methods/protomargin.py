@@ -1,7 +1,7 @@
 """Prototype-guided aggregation (Michieli & Ozay 2021): clients whose prototypes keep a margin count more.
 
-Its paper calls it FedProto, as Tan et al. (2022) call theirs. There is no public code; where the paper is silent
-there is an option or a line in docs/methods/protomargin.md.
+The paper calls the method FedProto, the name that Tan et al. (2022) use for theirs; here it is `protomargin`. There is
+no public code. Where the paper is silent there is an option, or a line in docs/methods/protomargin.md.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from protofed.core import Method, Net, Nothing, Params, Prototypes, Scores, Site, Trained, Upload, Weights, average
+from protofed.core import Method, Needs, Nothing, Params, Prototypes, Site, Trained, Upload, Weights, average
 from protofed.methods.parts.margins import channels_scaled, same_class, semantic_margins
+from protofed.methods.parts.shared_model import SharedModel
 
 
-class Guided(NamedTuple):
-    """The server's state: the model, the aggregate prototypes of the last round, and how much each client counted."""
+class GuidedServer(NamedTuple):
+    """The server's state: the model, and from the last round the prototypes and how much each client counted."""
 
     params: Params
     prototypes: Prototypes
@@ -26,78 +27,78 @@ class Guided(NamedTuple):
     margins: Tensor  # [2, clients of the last round]: the sums of Eq. (11), of local and of aggregate margins
 
 
-class Sent(NamedTuple):
-    """What a client sends: its weights, its scaled prototypes, and how they moved in its training."""
+class GuidedUpload(NamedTuple):
+    """What a client sends: its weights, its scaled prototypes, and its local margins."""
 
     params: Params
     prototypes: Prototypes
-    moved: Tensor  # [classes]: the local margins of Eq. (8)
+    local_margins: Tensor  # [classes]: Eq. (8)
 
 
 @dataclass(frozen=True)
-class ProtoMargin(Method[Guided, Weights, Sent, Nothing]):
-    """Clients train one shared model; those whose class prototypes keep a margin count more in the average."""
+class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothing]):
+    """Clients train one shared model; clients whose class prototypes keep a margin count more in the average."""
 
-    needs: ClassVar = "equal nets"
+    needs: ClassVar[Needs] = "equal nets"
 
     margins: Literal["both", "local", "aggregate"] = "both"
     """Eq. (13): attention from `both` margins, or (Table 3) from the `local` (Eq. 8) or `aggregate` one (Eq. 9)."""
     deviation: Literal["margin", "distance"] = "margin"
-    """What Eq. (11) sums: the `margin` of Eq. (7), or (Table 3) minus the `distance` of the same class, Eq. (5)."""
+    """What Eq. (11) sums: the `margin` of Eq. (7), or (Table 3) minus the `distance` within a class, Eq. (5)."""
     absent: Literal["forget", "keep"] = "forget"
-    """A class that nobody in a round has: Eq. (10) to the letter has no prototype of it then, or the old one stays."""
+    """A class that no client of a round holds: Eq. (10) literally has no prototype of it; `keep` keeps the old one."""
 
-    def start(self, site: Site) -> Guided:
-        params = site.net.init(site.generator("init"))
-        return Guided(params, Prototypes.empty(site.net.classes, site.net.dim), torch.zeros(0), torch.zeros(2, 0))
+    def start(self, site: Site) -> GuidedServer:
+        no_prototypes = Prototypes.empty(site.net.classes, site.net.dim)
+        return GuidedServer(site.fresh_params(), no_prototypes, torch.zeros(0), torch.zeros(2, 0))
 
-    def broadcast(self, server: Guided, client: int) -> Weights:
+    def broadcast(self, server: GuidedServer, client: int) -> Weights:
         return Weights(server.params)
 
-    def receive(self, kept: Nothing, down: Weights) -> Params:
-        return down.params
-
     def deviations(self, a: Prototypes, b: Prototypes) -> Tensor:
-        """What Eq. (11) sums, for each class [classes]."""
+        """What Eq. (11) sums, per class [classes]."""
         return semantic_margins(a, b) if self.deviation == "margin" else -same_class(a, b)
 
-    def upload(self, trained: Trained[Weights, Nothing]) -> Sent:
+    def upload(self, trained: Trained[Weights, Nothing]) -> GuidedUpload:
         """Eq. (4) before and after training, scaled over channels, and Eq. (8)."""
         before, after = (
             channels_scaled(Prototypes.of(*trained.features(before), classes=trained.net.classes))
             for before in (True, False)
         )
-        return Sent(trained.params, after, self.deviations(before, after))
+        return GuidedUpload(trained.params, after, self.deviations(before, after))
 
-    def aggregate(self, site: Site, server: Guided, uploads: Sequence[Upload[Sent]]) -> Guided:
+    def aggregate(self, site: Site, server: GuidedServer, uploads: Sequence[Upload[GuidedUpload]]) -> GuidedServer:
         """Eq. (9) to (14)."""
-        known, params = server.prototypes, [upload.message.params for upload in uploads]
-        attention = self.attention(known, uploads)
+        sums = self.margin_sums(server.prototypes, uploads)
+        attention = self.attention(server.prototypes, sums, uploads)
+        params = average([upload.message.params for upload in uploads], attention.tolist())  # Eq. (14)
         pooled = Prototypes.pool([upload.message.prototypes for upload in uploads], "examples")  # Eq. (10)
-        pooled = pooled.or_else(known) if self.absent == "keep" else pooled
-        return Guided(average(params, attention.tolist()), pooled, attention, self.sums(known, uploads))
+        if self.absent == "keep":
+            pooled = pooled.or_else(server.prototypes)
+        return GuidedServer(params, pooled, attention, sums)
 
-    def sums(self, known: Prototypes, uploads: Sequence[Upload[Sent]]) -> Tensor:
-        """What Eq. (11) has in its exponent [2, uploads]: from local margins and from aggregate ones, Eq. (9)."""
-        local = [upload.message.moved.sum() for upload in uploads]
-        apart = [self.deviations(upload.message.prototypes, known).sum() for upload in uploads]
-        return torch.stack([torch.stack(local), torch.stack(apart)])
+    def margin_sums(self, aggregate: Prototypes, uploads: Sequence[Upload[GuidedUpload]]) -> Tensor:
+        """The exponents of Eq. (11) [2, uploads]: sums of the local margins, and of the aggregate ones, Eq. (9)."""
+        of_local = [upload.message.local_margins.sum() for upload in uploads]
+        of_aggregate = [self.deviations(upload.message.prototypes, aggregate).sum() for upload in uploads]
+        return torch.stack([torch.stack(of_local), torch.stack(of_aggregate)])
 
-    def attention(self, known: Prototypes, uploads: Sequence[Upload[Sent]]) -> Tensor:
-        """Eq. (11) to (13): how much each upload counts; by examples as long as there are no aggregate prototypes."""
-        if not known.support.any():
-            sizes = torch.tensor([float(upload.examples) for upload in uploads])
+    def attention(self, aggregate: Prototypes, sums: Tensor, uploads: Sequence[Upload[GuidedUpload]]) -> Tensor:
+        """Eq. (11) to (13): the weight of each upload. Without aggregate prototypes, weights are by examples."""
+        if not aggregate.support.any():
+            sizes = torch.tensor([float(upload.num_examples) for upload in uploads])
             return sizes / sizes.sum() if sizes.any() else torch.full_like(sizes, 1 / len(sizes))
-        local, apart = self.sums(known, uploads)
-        used = {"local": [local], "aggregate": [apart], "both": [local, apart]}[self.margins]
-        busy = torch.tensor([float(upload.examples > 0) for upload in uploads])
-        busy = busy if busy.any() else torch.ones_like(busy)
-        clients = [torch.sigmoid(sums) * busy for sums in used]  # Eq. (11); who has no examples does not count
-        return torch.stack([client / client.sum() for client in clients]).mean(0)  # Eq. (12), (13)
+        of_local, of_aggregate = sums
+        used = {"local": [of_local], "aggregate": [of_aggregate], "both": [of_local, of_aggregate]}[self.margins]
+        counts = torch.tensor([float(upload.num_examples > 0) for upload in uploads])  # empty clients do not count
+        counts = counts if counts.any() else torch.ones_like(counts)
+        scores = [torch.sigmoid(exponents) * counts for exponents in used]  # Eq. (11)
+        return torch.stack([score / score.sum() for score in scores]).mean(0)  # Eq. (12), (13)
 
-    def noted(self, server: Guided) -> dict[str, Any]:
+    def log_entries(self, server: GuidedServer) -> dict[str, Any]:
         local, aggregate = server.margins.tolist()
         return {"attention": server.attention.tolist(), "margins_local": local, "margins_aggregate": aggregate}
 
-    def predict_global(self, net: Net, server: Guided, x: Tensor) -> Scores:
-        return {"head": net(server.params, x)[1]}
+    def compared_embeddings(self, z: Tensor) -> None:
+        """The prototypes are scaled channel by channel, so that embeddings cannot be compared with them."""
+        return

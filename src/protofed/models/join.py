@@ -99,7 +99,7 @@ def join_run(
         raise UserError("The newcomer has nothing to be tested on: give a test set, or five examples of a class.")
     made = chosen(net, members.nets[model_client or 0], examples.shape, len(members.labels))
     made = made.starting_from(layers) if layers else made
-    replace(members, nets=(*members.nets, made)).admit(config.method_name, method)
+    replace(members, nets=(*members.nets, made)).check_nets(config.method_name, method)
     seed = config.run.seed if seed is None else seed
     client = Client(made, seed, config.run.rounds, number, number + 1, examples)
     held = torch.bincount(examples.labels, minlength=len(members.labels)) > 0
@@ -117,7 +117,7 @@ def join_run(
     def answer(x: Tensor) -> Scores:
         return method.predict(made, params, x, down, kept)
 
-    model = Model(number, made, method.single(params, kept), answer, examples, members.labels)
+    model = Model(number, made, method.exportable_params(params, kept), answer, examples, members.labels)
     right = tally(answer, exam)
     return Newcomer(
         model=replace(model, reach=model.farthest()),

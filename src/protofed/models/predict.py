@@ -55,7 +55,7 @@ def prediction_lines(predicted: np.ndarray) -> str:
 def prediction_text(predicted: np.ndarray) -> str:
     """How many of each label, and how many unknown.
 
-    >>> told(np.array([(7, True), (7, False), (3, False)], [("label", int), ("unknown", bool)]))
+    >>> prediction_text(np.array([(7, True), (7, False), (3, False)], [("label", int), ("unknown", bool)]))
     '3 inputs: 2 x 7, 1 x 3; 1 unknown.'
     """
     labels, counts = np.unique(predicted["label"], return_counts=True)

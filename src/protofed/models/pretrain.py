@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from protofed.cli.screen import duration, many
 from protofed.core import Client, Params, Phase
 from protofed.data.dataset import Dataset
 from protofed.data.images import MEAN, STD, in_colour
@@ -30,6 +29,7 @@ from protofed.experiment.folder import must_be_new, uninterrupted, write_atomica
 from protofed.experiment.members import build_nets, dataset_title, load_net_weights
 from protofed.experiment.model import Model
 from protofed.experiment.options import options
+from protofed.experiment.wording import duration, many
 from protofed.methods.local import Local
 from protofed.models.export import as_safetensors
 from protofed.training import train_client
@@ -169,12 +169,12 @@ def train_encoder(config: Config, datasets: Sequence[Dataset], count: int, tell:
 def train_epochs(config: Config, net: Net, examples: Examples, tell: Tell) -> Params:
     """The parameters after all epochs."""
     training, seed = config.train, config.run.seed
-    params, begun = Client(net, seed, 0, 0, 1, examples).params, perf_counter()
+    params, begun = Client(net, seed, 0, 0, 1, examples).fresh_params(), perf_counter()
     for epoch in range(training.epochs):
         now = replace(training, lr=training.lr * cosine(epoch, training.epochs))
         client = Client(net, seed, epoch, 0, 1, examples)
         outcome = train_client(Local(), client, examples, params, (), (), (Phase(1),), now)
-        loss = float(sum(outcome.terms.values())) / max(1.0, outcome.seen)
+        loss = float(sum(outcome.terms.values())) / max(1.0, outcome.examples_seen)
         if not math.isfinite(loss) or not all(torch.isfinite(value).all() for value in outcome.params.values()):
             raise UserError(
                 f"Training has diverged in epoch {epoch + 1}: its numbers are not finite. Try a smaller --lr."

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.measures.intervals import SettingRow
+from protofed.measures.intervals import SettingRow, read_sweep
 from protofed.pictures import clients, curves, scatter, similarity, spiral
 from protofed.pictures import holdings as partition
 from protofed.pictures import sweep_plot as sweep
 from protofed.pictures.runs import FinishedRun
-from protofed.studies.sweep import read_sweep
 
 
 class Wishes(NamedTuple):

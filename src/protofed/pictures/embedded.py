@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core import Net, Params
@@ -16,8 +15,6 @@ from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.members import Members
 from protofed.experiment.results import Result, State
-from protofed.methods.fednh import FedNH
-from protofed.methods.protomargin import ProtoMargin
 from protofed.pictures.runs import FinishedRun
 from protofed.prototypes import Prototypes
 from protofed.training import take_part
@@ -71,18 +68,18 @@ def server_prototypes(result: Result) -> Prototypes | None:
 def comparable(result: Result) -> Prototypes:
     """The server's prototypes where embeddings can be put beside them; protomargin's are scaled, channel by channel."""
     net, found = result.state.members.nets[0], server_prototypes(result)
-    if found is None or isinstance(result.state.config.method, ProtoMargin):
+    if found is None or result.state.config.method.compared_embeddings(found.mean) is None:
         return Prototypes.empty(net.classes, net.dim)
     return found
 
 
 def reading(state: State) -> Callable[[Net, Params, Examples], tuple[Tensor, Tensor]]:
     """How the method looks at embeddings: as they are, or (fednh) at length 1."""
-    unit = isinstance(state.config.method, FedNH)
 
     def features(net: Net, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
         z, y = net.features(params, data)
-        return F.normalize(z, dim=-1) if unit else z, y
+        compared = state.config.method.compared_embeddings(z)
+        return z if compared is None else compared, y
 
     return features
 
@@ -124,7 +121,7 @@ def params_of(state: State, number: int) -> Params:
     client = state.members.client(state.config.run.seed, state.config.run.rounds, number)
     down = method.broadcast(state.server, number)
     trained, _ = take_part(method, client, kept, down, state.config.train)
-    return method.single(trained.params, kept)
+    return method.exportable_params(trained.params, kept)
 
 
 def each(run: FinishedRun, title: str, clients: Sequence[int], most: int = MOST_SAMPLES) -> list[Embedded]:

@@ -77,7 +77,7 @@ def curve_name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> st
     """A method with the settings in which it differs from the others of its kind, and the data if there are several.
 
     >>> fast, slow = ({"method.name": "fedavg", "train.lr": lr, "data.name": "mnist"} for lr in (0.1, 0.01))
-    >>> name(slow, [fast, slow])
+    >>> curve_name(slow, [fast, slow])
     'fedavg, lr=0.01'
     """
     alike = [other for other in every if other["method.name"] == own["method.name"]]

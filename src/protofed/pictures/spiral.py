@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.methods.fednh import head_of
 from protofed.pictures.embedded import params_of, state_of_run
 from protofed.pictures.runs import FinishedRun, titles
 from protofed.pictures.style import COLOURS, COLUMN, head, lettered, write_picture
@@ -69,5 +68,5 @@ def spiral_picture(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figur
             net = members.nets[number or 0]
             z, y = net.features(params, members.balanced[0])
             told = title if number is None else f"{title}, client {number}"
-            shown.append(SpiralPanel(told, z.numpy(), y.numpy(), params[head_of(params)].numpy()))
+            shown.append(SpiralPanel(told, z.numpy(), y.numpy(), params[net.linear_head].numpy()))
     return draw_spirals(shown, columns=2)

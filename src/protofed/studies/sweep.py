@@ -23,7 +23,7 @@ from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json, write_atomically
 from protofed.experiment.results import Result
-from protofed.experiment.runner import run
+from protofed.experiment.run import run
 from protofed.measures.intervals import Interval, SettingRow, figures_of
 from protofed.measures.question import state_with_data
 from protofed.prototypes import Prototypes
@@ -44,7 +44,7 @@ class SweepRun(NamedTuple):
 def grid_settings(words: Sequence[str]) -> list[str]:
     """Every combination of "section.key=a,b,c" words, the first one changing slowest.
 
-    >>> settings(["method.pull=0,1", "net.hidden=[8],[8,8]"])[1:3]
+    >>> grid_settings(["method.pull=0,1", "net.hidden=[8],[8,8]"])[1:3]
     ['method.pull=0 net.hidden=[8,8]', 'method.pull=1 net.hidden=[8]']
     """
     choices = []
@@ -139,38 +139,7 @@ def run_figures(out: Path) -> Iterator[tuple[str, float]]:
         yield "prototype distance", found
 
 
-def read_sweep(folder: Path) -> list[SettingRow]:
-    """The rows of a finished sweep."""
-    if not (folder / "sweep.json").is_file():
-        raise UserError(f"{folder} is not the folder of a finished sweep: it has no sweep.json. Give its --out.")
-    stored = json.loads((folder / "sweep.json").read_text())
-    return [
-        SettingRow(
-            " ".join(f"{key}={value}" for key, value in one["setting"].items()),
-            {name: {int(seed): value for seed, value in of["seeds"].items()} for name, of in one["figures"].items()},
-        )
-        for one in stored
-    ]
-
-
 def best_setting(found: Sequence[SettingRow]) -> SettingRow | None:
     """The setting with the highest mean accuracy on validation sets, if there are any."""
     with_validation = [row for row in found if row.interval("validation")]
     return max(with_validation, key=lambda row: row.interval("validation") or Interval(0, None, 0), default=None)
-
-
-def as_json(found: Sequence[SettingRow]) -> list[dict[str, Any]]:
-    """Everything of the table, and what it was made of."""
-    return [
-        {
-            "setting": dict(word.split("=", 1) for word in row.setting.split()),
-            "figures": {
-                name: {**(row.interval(name) or Interval(0, None, 0))._asdict(), "seeds": values}
-                for name, values in row.figures.items()
-            },
-            "beside_first": {
-                name: gap._asdict() for name in row.figures if (gap := row.beside(found[0], name)) is not None
-            },
-        }
-        for row in found
-    ]

@@ -1,4 +1,4 @@
-"""Is this upload sane? Asked of every upload before any arithmetic."""
+"""The guard: every upload is checked before any arithmetic."""
 
 from __future__ import annotations
 
@@ -7,46 +7,49 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.messages import flatten
+from protofed.messages import leaves
+from protofed.prototypes import Prototypes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protofed.core import Upload
 
+Structure = tuple[tuple[str, tuple[int, ...]], ...]
+"""The names and shapes of a message."""
+
 
 def sift(uploads: Sequence[Upload[Any]]) -> tuple[list[Upload[Any]], dict[int, str]]:
-    """The uploads that can be used, and for every other client why its upload cannot."""
-    rejected = {upload.client: reason for upload in uploads if (reason := complaint(upload))}
+    """The uploads that are accepted, and per rejected client the reason."""
+    rejected = {upload.client: reason for upload in uploads if (reason := _complaint(upload))}
     sane = [upload for upload in uploads if upload.client not in rejected]
-    built = {upload.client: structure(upload) for upload in sane}
-    usual = Counter(built.values()).most_common(1)
-    for client, parts in built.items():
-        if parts != usual[0][0]:
-            odd = sorted(set(parts) ^ set(usual[0][0]))[0]
-            rejected[client] = f"{odd[0]} is not built like the others'"
+    structures = {upload.client: _structure(upload) for upload in sane}
+    most_common = Counter(structures.values()).most_common(1)
+    for client, structure in structures.items():
+        if structure != (usual := most_common[0][0]):
+            name, _ = min(set(structure) ^ set(usual))
+            rejected[client] = f"{name} does not have the shape that the other clients sent"
     return [upload for upload in sane if upload.client not in rejected], rejected
 
 
-def complaint(upload: Upload[Any]) -> str | None:
-    """What is wrong with an upload taken by itself."""
-    if upload.examples < 0:
-        return f"examples is {upload.examples}"
-    for name, value in flatten(upload.message).items():
-        if not torch.isfinite(value).all():
-            return f"{name} is not finite"
-        if name.endswith("support") and (value < 0).any():
-            return f"{name} is negative"
+def _complaint(upload: Upload[Any]) -> str | None:
+    """What is wrong with an upload, looked at alone."""
+    if upload.num_examples < 0:
+        return f"num_examples is {upload.num_examples}"
+    for name, leaf in leaves(upload.message):
+        tensors = leaf.pack() if isinstance(leaf, Prototypes) else {"": leaf}
+        for part, value in tensors.items():
+            if not torch.isfinite(value).all():
+                return f"{f'{name}/{part}'.strip('/')} is not finite"
+        if isinstance(leaf, Prototypes) and (leaf.support < 0).any():
+            return f"{f'{name}/support'.strip('/')} is negative"
     return None
 
 
-def structure(upload: Upload[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes; of prototypes the classes and the dim, whichever rows and however many modes were sent."""
-    flat = flatten(upload.message)
-    parts = []
-    for name, value in flat.items():
-        place, _, last = name.rpartition("/")
-        packed = f"{place}/shape" in flat
-        if last == "shape" or not packed:
-            parts.append((name, tuple(value.tolist()[::2]) if packed else tuple(value.shape)))
-    return tuple(sorted(parts))
+def _structure(upload: Upload[Any]) -> Structure:
+    """Names and shapes; for prototypes [classes, modes, dim], whichever classes were sent."""
+    shapes = {
+        name: tuple((leaf.mean if isinstance(leaf, Prototypes) else leaf).shape)
+        for name, leaf in leaves(upload.message)
+    }
+    return tuple(sorted(shapes.items()))

@@ -18,6 +18,7 @@ from protofed.experiment.accuracy import over_clients
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.measures.intervals import Interval, paired
+from protofed.studies.recipes import recipe_file
 from protofed.studies.sweep import SweepRun
 
 NEAR, LAST = 0.005, 10
@@ -51,7 +52,7 @@ class Cell:
         return f"{config.digest()[:16]} {config.run.rounds}"
 
     def job(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> SweepRun:
-        file = recipe(self.recipe)
+        file = recipe_file(self.recipe)
         config = Config.load(file, [*self.words, *smaller, f"run.seed={seed}", "engine.workers=1"])
         return SweepRun(f"{self.row}, {self.column}", seed, self.out(root, seed, smaller), config)
 
@@ -117,14 +118,6 @@ class Seen(NamedTuple):
         """Over seeds; rounds to converge are rounded."""
         accuracy, spread, running, converged, sent = map(float, np.mean(list(self.runs.values()), 0))
         return Figures(accuracy, spread, running, round(converged), sent)
-
-
-def recipe(name: str) -> Path:
-    """The file in ./recipes, else in the source tree that protofed runs from."""
-    for folder in (Path("recipes"), Path(__file__).parents[3] / "recipes"):
-        if (folder / f"{name}.toml").is_file():
-            return folder / f"{name}.toml"
-    raise UserError(f"There is no recipes/{name}.toml. Run this in a checkout of protofed, which has the recipes.")
 
 
 def cell_figures(cell: Cell, path: Path) -> Figures:

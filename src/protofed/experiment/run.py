@@ -1,0 +1,107 @@
+"""`protofed.run`: an experiment, from its description to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protofed.engines.choice import choose_engine
+from protofed.engines.memory import keep_freed_memory
+from protofed.engines.threads import one_thread
+from protofed.errors import UserError
+from protofed.experiment.config import MAY_CHANGE, Config, changed_keys
+from protofed.experiment.folder import Folder, uninterrupted
+from protofed.experiment.members import Members
+from protofed.experiment.roster import clients_per_round
+from protofed.experiment.runner import Runner
+from protofed.experiment.tensorboard import require_tensorboard
+
+if TYPE_CHECKING:
+    from protofed.experiment.federation import Federation
+    from protofed.experiment.results import Result
+    from protofed.experiment.watchers import Watcher
+
+
+def run(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    watchers: Sequence[Watcher] = (),
+    federation: Federation | None = None,
+) -> Result:
+    """Run an experiment: a `Config`, a table of sections, or an experiment file. With `out`, write a run folder.
+
+    A `federation` of your own arrays replaces [data] and [partition], and [net] if it has nets. Training asks the
+    memory allocator of this process to keep freed memory: see `engines.memory`.
+    """
+    if resume and out is None:
+        raise UserError("resume=True continues the run in `out`: give that folder.")
+    if federation is not None and not hasattr(federation, "members"):
+        raise UserError(f"federation: got a {type(federation).__name__}; must be a protofed.Federation.")
+    if not isinstance(config, Config):
+        config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
+    config = federation.config(config) if federation else config
+    members = federation.members(config) if federation else Members.of(config)
+    members.check_nets(config.method_name, config.method)
+    config = resolve_engine(config.counted(len(members)), members)
+    if config.run.tensorboard and out is not None:
+        require_tensorboard()
+    keep_freed_memory()
+    with one_thread(), _opened(out, resume, config, members) as folder:
+        runner = Runner(config, members, folder, watchers)
+        try:
+            with uninterrupted():
+                runner.resume() if resume else runner.start()
+            return runner.go()
+        finally:
+            runner.close()
+
+
+def resolve_engine(config: Config, members: Members) -> Config:
+    """The experiment with its engine chosen; an engine that was named stays."""
+    if config.engine.name != "auto":
+        return config
+    per_round = clients_per_round(config, len(members))
+    name, reason = choose_engine(members.nets, config.train.batch, per_round)
+    return replace(config, engine=replace(config.engine, name=name, reason=f"auto: {reason}"))
+
+
+@contextmanager
+def _opened(out: str | Path | None, resume: bool, config: Config, members: Members) -> Iterator[Folder | None]:
+    """A new run folder, or with `resume` that of an earlier run of the same experiment, locked; None without `out`."""
+    if out is None:
+        yield None
+    elif not resume:
+        with Folder.new(Path(out)) as folder:
+            folder.write_config(config.table())
+            folder.write_partition(members.describe())
+            yield folder
+    else:
+        with Folder.old(Path(out)).locked() as folder:
+            _check_same_experiment(folder, config, members.describe())
+            yield folder
+
+
+def _check_same_experiment(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
+    """Refuse to resume another experiment."""
+    if keys := changed_keys(Config.load(folder.path / "config.toml").table(), config.table()):
+        raise UserError(
+            f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE[:-1])}, not {', '.join(keys)}. "
+            "Start a new run for that."
+        )
+    before = folder.partition()
+    if before is None:
+        folder.write_partition(partition)
+    elif any(before.get(key) != partition[key] for key in ("sha256", "nets")):
+        raise UserError(
+            f"{folder.path} was made with other data or nets: its partition.json does not match. Start a new run."
+        )
+    elif before.get("start") != partition["start"]:
+        raise UserError(
+            f"{folder.path} was started with other weights than its nets have now. Call torch.manual_seed before you "
+            "make the nets, or give functions that make them. protofed.Result.load opens the run as it is."
+        )

@@ -1,0 +1,27 @@
+"""Watchers: observers of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from protofed.experiment.config import Config
+    from protofed.experiment.members import Members
+    from protofed.experiment.results import Result, RoundRow
+
+
+class Watcher:
+    """Observes a run. Every method does nothing here; a subclass defines those that it needs."""
+
+    def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
+        """The run starts or resumes; `rounds` are the rounds done before, `notes` remarks for the user."""
+
+    def round(self, row: RoundRow) -> None:
+        """A round has ended; `row` is its line of rounds.jsonl."""
+
+    def finished(self, result: Result) -> None:
+        """The run has ended with a result."""
+
+    def closed(self) -> None:
+        """The run has ended, for whatever reason."""
