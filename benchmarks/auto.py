@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from protofed.experiment.run import resolve_engine
 from protofed.engines.loop import Loop
 from protofed.engines.replay import PATIENCE
 from protofed.engines.stacked import Stacked
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
+from protofed.experiment.run import resolve_engine
 
 CASES: dict[str, dict[str, Any]] = {
     "mnist, cnn, batch 8": {"data": "mnist", "net": "cnn", "batch": 8, "shots": 40},

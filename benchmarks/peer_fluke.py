@@ -1,8 +1,9 @@
-"""A round of fluke-fl's FedProto on the images, net and batch of `speed.py`, which runs this in its own environment.
+"""Rounds of fluke-fl's FedProto on the images, net and batch of `speed.py`, which runs this in its own environment.
 
-    python peer_fluke.py IMAGES.npz ROUNDS
+    python peer_fluke.py IMAGES.npz
 
-Its evaluation is off. Prints the seconds (wall, CPU) of the best round as JSON.
+Trains a round for every line on standard input, without evaluation, and prints its seconds (wall, CPU), the number of
+local trainings and the number of optimiser steps as JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class Absent(ModuleType):
-    """Stands for torchvision, which does not load beside torch's CPU build; fluke-fl asks it for data and ResNets."""
+    """Stands for torchvision, which does not load with torch's CPU build; fluke-fl asks it for data and ResNets."""
 
     __path__: list[str] = []
 
@@ -56,7 +58,34 @@ def net() -> Any:
     return EncoderHeadNet(body, nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 10)))
 
 
-def main(file: str, rounds: int) -> None:
+class Counted(FedProtoClient):
+    """A client that counts its local trainings and trains in rounds only.
+
+    `run(..., finalize=False)` of fluke-fl 0.8.1 calls `finalize` all the same, and FedProto's trains once more.
+    """
+
+    trainings = 0
+
+    def fit(self, override_local_epochs: int = 0) -> Any:
+        Counted.trainings += 1
+        return super().fit(override_local_epochs)
+
+    def finalize(self) -> None:
+        pass
+
+
+class Steps:
+    """Counts the steps of all optimisers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        register_optimizer_step_post_hook(self.add)
+
+    def add(self, *about: Any) -> None:
+        self.count += 1
+
+
+def main(file: str) -> None:
     FlukeENV().set_seed(0)
     FlukeENV().set_device("cpu")
     FlukeENV().set_inmemory(True)
@@ -67,16 +96,18 @@ def main(file: str, rounds: int) -> None:
     for place, rows in enumerate(np.split(np.arange(len(given["y"])), np.cumsum(given["sizes"])[:-1])):
         x, y = torch.from_numpy(given["x"][rows]), torch.from_numpy(given["y"][rows])
         loader = FastDataLoader(x, y, num_labels=10, batch_size=8, shuffle=True)
-        clients.append(FedProtoClient(place, net(), loader, None, optimiser, nn.CrossEntropyLoss(), 1, 10, 1.0))
+        clients.append(Counted(place, net(), loader, None, optimiser, nn.CrossEntropyLoss(), 1, 10, 1.0))
     server = FedProtoServer(None, None, clients, n_protos=10)
     federation = FedProto(len(clients), None, {}, clients, server)
-    best = [float("inf")] * 2
-    for _ in range(rounds):
+    steps = Steps()
+    for _ in sys.stdin:
+        trainings, stepped = Counted.trainings, steps.count
         began, used = time.perf_counter(), time.process_time()
-        federation.run(1, 1.0, finalize=False)
-        best = [min(best[0], time.perf_counter() - began), min(best[1], time.process_time() - used)]
-    print(json.dumps({"wall": best[0], "cpu": best[1]}))
+        federation.run(1, 1.0)
+        seconds = {"wall": time.perf_counter() - began, "cpu": time.process_time() - used}
+        work = {"trainings": Counted.trainings - trainings, "steps": steps.count - stepped}
+        print("\n" + json.dumps(seconds | work), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1])

@@ -1,10 +1,12 @@
-"""How fast a round is: FedProto on MNIST, 20 clients, batch 8, by every engine, beside one central model.
+"""How fast a round is: FedProto on MNIST, 20 clients, batch 8, by every engine, compared with one central model.
 
-    python benchmarks/speed.py [--json] [--quick] [--peers]
+    python benchmarks/speed.py [--json FILE] [--quick] [--peers [THREADS ...]]
 
 Engines take turns, and the best of several rounds counts: CPU and wall seconds of a round's training, and of an
 evaluation by head and by prototype. `central` is the floor: one model on the same images, batch 20 x 8, plain torch,
-one thread. Nothing else should run.
+one thread. `--peers` adds fluke-fl with one thread, `--peers 1 2` with one and with two. The local trainings and
+optimiser steps of every timed round are counted, and the benchmark stops when they differ. Nothing else should run;
+when something does, trust the CPU seconds of one thread alone.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from protofed.engines.choice import has_compiler
+from protofed.engines.choice import make_engine
+from protofed.engines.engine import Engine
 from protofed.engines.loop import Loop
+from protofed.engines.memory import keep_freed_memory
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
 from protofed.experiment.config import Config
@@ -38,17 +43,38 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "fedproto-mnist-n3.toml"
 PEERS = Path(__file__).parents[1] / ".peers"
 
 
+class Work(NamedTuple):
+    """What the clients did in a round, counted by whoever trained them."""
+
+    trainings: int
+    steps: int  # of the optimiser, over all clients
+
+
+class Used(NamedTuple):
+    """A timed round of training: CPU seconds (None if other processes used them), wall seconds, and the work done."""
+
+    cpu: float | None
+    wall: float
+    work: Work | None = None  # None for the central model, which is no federation
+
+
+class Trainer(Protocol):
+    """Whatever can train a round when it is its turn."""
+
+    def train(self, turn: int) -> Used: ...
+
+
 def cpu() -> float:
     """CPU seconds of this process; workers' are counted when they have ended, so they are timed by the wall."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """CPU and wall seconds."""
+def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """CPU and wall seconds, and what the work returned."""
     before, began = cpu(), time.perf_counter()
-    work()
-    return cpu() - before, time.perf_counter() - began
+    result = work()
+    return cpu() - before, time.perf_counter() - began, result
 
 
 class Central:
@@ -60,7 +86,11 @@ class Central:
         self.optimiser = torch.optim.SGD(self.module.parameters(), config.train.lr, momentum=config.train.momentum)
         self.index = torch.cat([train.index for train in members.train])
 
-    def train(self) -> None:
+    def train(self, turn: int) -> Used:
+        used, wall, _ = timed(self.epoch)
+        return Used(used, wall)
+
+    def epoch(self) -> None:
         data = self.members.train[0]
         self.module.train()
         order = self.index[torch.randperm(len(self.index), generator=torch.Generator().manual_seed(1))]
@@ -72,113 +102,194 @@ class Central:
             self.optimiser.step()
 
 
-def measured(quick: bool, peers: bool) -> dict[str, Any]:
-    """The best of several rounds of each, in turns."""
-    config = Config.load(RECIPE)
-    members = Members.of(config)
-    about = (members, config.method, config.train, config.run.seed)
-    engines: dict[str, Any] = {
-        "loop": Loop(*about),
-        "stacked": Stacked(*about),
-        "pool of 2": Pool(Stacked(*about), 2),
-    }
-    if has_compiler() and not quick:
-        engines["stacked, compiled"] = Stacked(*about, compiled=True)
-    server = config.method.start(members.server(config.run.seed, 0))
-    downs = {client: config.method.broadcast(server, client) for client in range(len(members))}
-    warming = {}
-    for name, engine in engines.items():  # steps are recorded, or compiled
-        warming[name] = timed(lambda engine=engine: [engine.train(0, downs) for _ in range(1 if quick else 6)])[1]
-    central, best = Central(config, members), {name: [9e9] * 3 for name in ("central", *engines)}
-    try:
-        for turn in range(2 if quick else 6):
-            used = timed(central.train)
-            best["central"] = [*map(min, best["central"][:2], used), 0.0]
-            for name, engine in engines.items():
-                used = timed(lambda engine=engine, turn=turn: engine.train(turn, downs))
-                tested = timed(lambda engine=engine, turn=turn: engine.evaluate(turn, downs))[1]
-                best[name] = list(map(min, best[name], (*used, tested)))
-    finally:
-        engines["pool of 2"].close()
-    floor = best["central"][0]
-    seconds: dict[str, Any] = {
-        name: {"train_cpu": None if "pool" in name else used[0], "train_wall": used[1], "evaluate_wall": used[2]}
-        for name, used in best.items()
-    }
-    ratios = {
-        "loop_cpu_to_central": best["loop"][0] / floor,
-        "stacked_cpu_to_central": best["stacked"][0] / floor,
-        "pool_wall_to_central_cpu": best["pool of 2"][1] / floor,
-        "evaluation_to_round": best["stacked"][2] / (best["stacked"][1] + best["stacked"][2]),
-    }
-    if "stacked, compiled" in best:
-        ratios["compiled_cpu_to_central"] = best["stacked, compiled"][0] / floor
-    if peers:
-        for threads in (1, 2):
-            found = fluke(members, threads, 2 if quick else 4)
-            seconds[f"fluke-fl, {threads} threads"] = {
-                "train_cpu": found["cpu"],
-                "train_wall": found["wall"],
-                "evaluate_wall": None,
-            }
-        wall = min(used["train_wall"] for name, used in seconds.items() if "fluke" in name)
-        ratios["fluke_wall_to_pool_wall"] = wall / best["pool of 2"][1]
-    return {
-        "images": sum(map(len, members.train)),
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__},
-        "warming_seconds": warming,
-        "seconds": seconds,
-        "ratios": ratios,
-    }
+class Ours:
+    """A federation by one of our engines: the server sends, all clients train, the server aggregates."""
+
+    def __init__(self, config: Config, members: Members, engine: Engine) -> None:
+        self.config, self.members, self.engine = config, members, engine
+        self.server = config.method.start(members.server(config.run.seed, 0))
+
+    def downs(self) -> dict[int, Any]:
+        return {client: self.config.method.broadcast(self.server, client) for client in range(len(self.members))}
+
+    def round(self, turn: int) -> Work:
+        reports = self.engine.train(turn, self.downs())
+        site = self.members.server(self.config.run.seed, turn)
+        self.server = self.config.method.aggregate(site, self.server, [report.upload for report in reports])
+        return Work(len(reports), sum(report.upload.steps for report in reports))
+
+    def train(self, turn: int) -> Used:
+        used, wall, work = timed(lambda: self.round(turn))
+        return Used(None if isinstance(self.engine, Pool) else used, wall, work)
+
+    def evaluate(self, turn: int) -> Used:
+        used, wall, _ = timed(lambda: self.engine.evaluate(turn, self.downs()))
+        return Used(None if isinstance(self.engine, Pool) else used, wall)
 
 
-def fluke(members: Members, threads: int, rounds: int) -> dict[str, float]:
-    """The same round by fluke-fl, in an environment of its own that is made the first time."""
+class Fluke:
+    """The same federation by fluke-fl, in a process of its own that trains a round for every line it gets."""
+
+    def __init__(self, images: Path, threads: int) -> None:
+        self.process = subprocess.Popen(
+            [PEERS / "bin" / "python", Path(__file__).with_name("peer_fluke.py"), images],
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            cwd=images.parent,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def train(self, turn: int) -> Used:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):  # it has ended, and there is nothing to read
+            print(turn, file=self.process.stdin, flush=True)
+        for line in self.process.stdout:  # it also draws progress bars
+            if line.startswith("{"):
+                found = json.loads(line)
+                return Used(found["cpu"], found["wall"], Work(found["trainings"], found["steps"]))
+        raise SystemExit(f"fluke-fl stopped with exit code {self.process.wait()}; what it printed is above.")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def with_fluke(folder: Path, config: Config, members: Members, threads: Sequence[int]) -> dict[str, Fluke]:
+    """fluke-fl with these numbers of threads, in an environment of its own that is made the first time."""
     python = PEERS / "bin" / "python"
     if not python.exists():
         print(f"making {PEERS.name}/ for fluke-fl; this takes some minutes", file=sys.stderr)
         venv.create(PEERS, with_pip=True)
         for wanted in (["torch==2.13.0"], ["torch==2.13.0", "fluke-fl==0.8.1"]):
             subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
-    with tempfile.TemporaryDirectory() as folder:
-        parts = [train.take(torch.arange(len(train))) for train in members.train]
-        x, y = (torch.cat(part).contiguous().numpy() for part in zip(*parts, strict=True))
-        images = Path(folder) / "images.npz"
-        np.savez(images, x=x, y=y, sizes=[len(train) for train in members.train])
-        done = subprocess.run(
-            [python, Path(__file__).with_name("peer_fluke.py"), images, str(rounds)],
-            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            text=True,
+    batch = config.train.batch
+    full = [torch.arange(len(train) // batch * batch) for train in members.train]  # fluke-fl has no drop_last
+    parts = [train.take(rows) for train, rows in zip(members.train, full, strict=True)]
+    x, y = (torch.cat(part).contiguous().numpy() for part in zip(*parts, strict=True))
+    images = folder / "images.npz"
+    np.savez(images, x=x, y=y, sizes=list(map(len, full)))
+    return {fluke_name(number): Fluke(images, number) for number in threads}
+
+
+def fluke_name(threads: int) -> str:
+    return f"fluke-fl, {threads} thread{'s' * (threads > 1)}"
+
+
+def same_work(done: Mapping[str, Work]) -> None:
+    """Stop if the federations did different work in a round: their seconds could not be compared."""
+    if len(set(done.values())) > 1:
+        counts = "\n".join(
+            f"  {name}: {work.trainings} local trainings, {work.steps} optimiser steps" for name, work in done.items()
         )
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+        raise SystemExit(
+            f"The work in a timed round differs, so that the seconds cannot be compared:\n{counts}\n"
+            "All must train the same clients on the same number of batches, and nothing outside the round."
+        )
+
+
+def in_turns(trainers: Mapping[str, Trainer], turns: int) -> dict[str, list[Used]]:
+    """Rounds of training, in turns; all federations must do the same work in each."""
+    rounds: dict[str, list[Used]] = {name: [] for name in trainers}
+    for turn in range(turns):
+        for name, trainer in trainers.items():
+            rounds[name].append(trainer.train(turn))
+        latest = {name: used[-1].work for name, used in rounds.items()}
+        same_work({name: work for name, work in latest.items() if work is not None})
+    return rounds
+
+
+def measured(quick: bool, peers: Sequence[int]) -> dict[str, Any]:
+    """The best of several rounds of each, in turns; `peers` are the numbers of threads that fluke-fl gets."""
+    config = Config.load(RECIPE)
+    members = Members.of(config)
+    about = (members, config.method, config.train, config.run.seed)
+    turns, before = 2 if quick else 6, os.getloadavg()
+    with ExitStack() as stack:
+        pool = make_engine("stacked", 2, *about)
+        stack.callback(pool.close)
+        engines: dict[str, Engine] = {"loop": Loop(*about), "stacked": Stacked(*about), "pool of 2": pool}
+        ours = {name: Ours(config, members, engine) for name, engine in engines.items()}
+        others: dict[str, Fluke] = {}
+        if peers:
+            others = with_fluke(Path(stack.enter_context(tempfile.TemporaryDirectory())), config, members, peers)
+        for other in others.values():
+            stack.callback(other.close)
+            other.train(0)  # its first round has no prototypes yet, and is therefore shorter
+        warming = {}
+        for name, own in ours.items():  # steps are recorded
+            warming[name] = timed(lambda own=own: [own.round(0) for _ in range(1 if quick else 6)])[1]
+        trained = in_turns({"central": Central(config, members), **ours, **others}, turns)
+        evaluated = {name: [own.evaluate(turn) for turn in range(turns)] for name, own in ours.items()}
+    rounds = {
+        name: {
+            "train_cpu": [one.cpu for one in used],
+            "train_wall": [one.wall for one in used],
+            "evaluate_cpu": [one.cpu for one in evaluated.get(name, [])],
+            "evaluate_wall": [one.wall for one in evaluated.get(name, [])],
+        }
+        for name, used in trained.items()
+    }
+    return {
+        "images": sum(map(len, members.train)),
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__},
+        "load": {"before": before, "after": os.getloadavg()},
+        "work": {name: used[-1].work._asdict() for name, used in trained.items() if used[-1].work},
+        "warming_seconds": warming,
+        "rounds": rounds,
+        **summary(rounds),
+    }
+
+
+def summary(rounds: Mapping[str, Mapping[str, list[float | None]]]) -> dict[str, Any]:
+    """The best of all rounds, and ratios of these."""
+    seconds = {
+        name: {what: min((one for one in used if one is not None), default=None) for what, used in own.items()}
+        for name, own in rounds.items()
+    }
+    floor, stacked, pool = (seconds[name] for name in ("central", "stacked", "pool of 2"))
+    ratios = {
+        "loop_cpu_to_central": seconds["loop"]["train_cpu"] / floor["train_cpu"],
+        "stacked_cpu_to_central": stacked["train_cpu"] / floor["train_cpu"],
+        "pool_wall_to_central_cpu": pool["train_wall"] / floor["train_cpu"],
+        "evaluation_to_round": stacked["evaluate_cpu"] / (stacked["train_cpu"] + stacked["evaluate_cpu"]),
+    }
+    one, two = (seconds.get(fluke_name(threads)) for threads in (1, 2))
+    if one:
+        ratios["fluke_cpu_to_stacked_cpu"] = one["train_cpu"] / stacked["train_cpu"]
+        ratios["fluke_cpu_to_loop_cpu"] = one["train_cpu"] / seconds["loop"]["train_cpu"]
+    if one and two:
+        ratios["fluke_wall_to_pool_wall"] = min(one["train_wall"], two["train_wall"]) / pool["train_wall"]
+    return {"seconds": seconds, "ratios": ratios}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--peers", action="store_true", help="also fluke-fl, in an environment of its own")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to this file")
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="two turns instead of six, nothing compiled, few steps recorded: slower than it is",
+        "--peers", type=int, nargs="*", metavar="THREADS", help="also fluke-fl, with so many threads (default: 1)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="two turns instead of six, few steps recorded: slower than it is"
     )
     words = parser.parse_args()
     torch.set_num_threads(1)
-    found = measured(words.quick, words.peers)
+    keep_freed_memory()  # as protofed.run does
+    peers = [] if words.peers is None else words.peers or [1]
+    found = measured(words.quick, peers)
     if words.json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"{found['images']:,} images a round; {found['machine']}")
-    print(f"{'':<20} {'train, CPU s':>12} {'train, wall s':>14} {'evaluate, wall s':>17}")
+        words.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    load = " and ".join(f"{when[0]:.1f} {name}" for name, when in found["load"].items())
+    print(f"{found['images']:,} images; {found['machine']}; load {load}")
+    (work,) = {Work(**work) for work in found["work"].values()}
+    print(f"{work.trainings} local trainings and {work.steps} optimiser steps per round: {'; '.join(found['work'])}")
+    print(f"{'':<20} {'train, CPU s':>12} {'wall s':>7} {'evaluate, CPU s':>16} {'wall s':>7}")
     for name, used in found["seconds"].items():
         cells = [f"{value:.2f}" if value else "-" for value in used.values()]
-        print(f"{name:<20} {cells[0]:>12} {cells[1]:>14} {cells[2]:>17}")
+        print(f"{name:<20} {cells[0]:>12} {cells[1]:>7} {cells[2]:>16} {cells[3]:>7}")
     warming = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found["warming_seconds"].items())
-    print(f"beforehand, in which steps are recorded or compiled: {warming}")
+    print(f"beforehand, in which steps are recorded: {warming}")
     for name, ratio in found["ratios"].items():
         print(f"{name}: {ratio:.2f}")
 

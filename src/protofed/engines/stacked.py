@@ -21,7 +21,7 @@ LARGEST_STACK = 10
 
 
 class Stacked(Loop):
-    """Trains clients with equal nets in stacks of up to ten. Nets with batch norm, which would see padding, train alone.
+    """Trains clients with equal nets in stacks of up to 10. Nets with batch norm, which would see padding, train alone.
 
     `patience`: how many steps of a kind run as they are before one is recorded and replayed.
     """
