@@ -59,9 +59,9 @@ class CReFF(SharedModel, Method[RetrainingServer, Weights, GradientUpload, Nothi
     head_epochs: Annotated[int, Ge(0)] = 300
     """Epochs per round in which the head is retrained on the features."""
     head_batch: Annotated[int, Ge(0)] = 0
-    """Features per batch of the retraining; 0: all features, one step per epoch."""
+    """Features per batch of the retraining; 0: all, one step per epoch (public code: the clients' batch size)."""
     head_start: Literal["averaged", "new"] = "averaged"
-    """The head that is retrained: the `averaged` one, or a `new` one (as FedNH's authors describe it)."""
+    """The head that is retrained: the `averaged` one (our choice), or a `new` one per round (public code, FedNH)."""
     head_lr: Annotated[float, Gt(0)] = 0.01
     """Learning rate of the retraining."""
 
