@@ -20,7 +20,7 @@ from protofed.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WORD = 0xFFFFFFFF
+_WORD = 0xFFFFFFFF
 
 
 def derive(*parts: int | str | None) -> int:
@@ -44,7 +44,7 @@ def generator(*parts: int | str | None) -> torch.Generator:
 def random_state(*parts: int | str | None) -> np.random.RandomState:
     """The same for partitions: numpy keeps RandomState's streams frozen across its versions."""
     number = derive(*parts)
-    return np.random.RandomState([number & WORD, number >> 32])
+    return np.random.RandomState([number & _WORD, number >> 32])
 
 
 @contextmanager
@@ -116,19 +116,19 @@ class DerivedDropout(TorchFunctionMode):
             return x * 0
         shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)
         self.calls += 1
-        kept = hashed(self.key, self.calls, shape.numel()).reshape(shape) >= int(p * (WORD + 1))
+        kept = hashed(self.key, self.calls, shape.numel()).reshape(shape) >= int(p * (_WORD + 1))
         return x * (kept.to(x.dtype) / (1 - p))
 
 
 def hashed(key: Tensor, call: int, count: int) -> Tensor:
     """`count` integers, uniform in [0, 2^32), from a 63-bit key [] and a call number."""
     position = torch.arange(count, device=key.device)
-    word = mixed((key & WORD) + call & WORD)
-    return mixed((mixed(position ^ word) + (key >> 32)) & WORD)
+    word = _mixed((key & _WORD) + call & _WORD)
+    return _mixed((_mixed(position ^ word) + (key >> 32)) & _WORD)
 
 
-def mixed(word: Tensor) -> Tensor:
+def _mixed(word: Tensor) -> Tensor:
     """A bijection of 32-bit words (held in int64) that spreads every input bit over all output bits."""
-    word = ((word ^ (word >> 16)) * 0x7FEB352D) & WORD
-    word = ((word ^ (word >> 15)) * 0x846CA68B) & WORD
+    word = ((word ^ (word >> 16)) * 0x7FEB352D) & _WORD
+    word = ((word ^ (word >> 15)) * 0x846CA68B) & _WORD
     return word ^ (word >> 16)

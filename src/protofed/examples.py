@@ -165,7 +165,7 @@ def flip(x: Tensor, key: Tensor) -> Tensor:
     return torch.where(heads, x.flip(-1), x)
 
 
-CHANGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"crop": crop, "flip": flip}
+_CHANGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"crop": crop, "flip": flip}
 
 
 def changer(names: tuple[Change, ...], key: int) -> Callable[[Tensor], Tensor] | None:
@@ -179,7 +179,7 @@ def changer(names: tuple[Change, ...], key: int) -> Callable[[Tensor], Tensor] |
                 f"train.augment: got {list(names)}, but inputs of shape {tuple(x.shape[1:])} are no images."
             )
         for name in names:
-            x = CHANGES[name](x, torch.tensor(key))
+            x = _CHANGES[name](x, torch.tensor(key))
         return x
 
     return change

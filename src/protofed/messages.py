@@ -32,14 +32,14 @@ class Size(NamedTuple):
 def share_equal_messages(messages: dict[int, Any]) -> dict[int, Any]:
     """The messages; those that are made of the very same tensors are one object."""
     first: dict[Any, Any] = {}
-    return {client: first.setdefault(identity(message), message) for client, message in messages.items()}
+    return {client: first.setdefault(_identity(message), message) for client, message in messages.items()}
 
 
-def identity(tree: Any) -> Any:
+def _identity(tree: Any) -> Any:
     """The same for trees of the same tensors in the same places."""
     if isinstance(tree, dict):
-        return tuple((key, identity(tree[key])) for key in sorted(tree))
-    return tuple(map(identity, tree)) if isinstance(tree, tuple) else id(tree)
+        return tuple((key, _identity(tree[key])) for key in sorted(tree))
+    return tuple(map(_identity, tree)) if isinstance(tree, tuple) else id(tree)
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | Prototypes]]:
@@ -93,7 +93,7 @@ def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
         return {key: unflatten(inner, part) for key, part in parts.items()}
-    kinds = parts_of(kind)
+    kinds = _parts_of(kind)
     if strange := parts.keys() - kinds.keys():
         raise ValueError(f"a {getattr(kind, '__name__', kind)} has no {min(strange)!r}")
     if kind is Tensor:
@@ -105,7 +105,7 @@ def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:
     return kind(**{key: unflatten(inner, parts.get(key, {})) for key, inner in kinds.items()})
 
 
-def parts_of(kind: Any) -> dict[str, Any]:
+def _parts_of(kind: Any) -> dict[str, Any]:
     """The names that a declared type may have below it, and their types."""
     if kind is Tensor:
         return {"": Tensor}

@@ -19,7 +19,7 @@ from protofed.measures.intervals import SettingRow, figures_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PERSONAL = {"PM(V)": "v", "PM(L)": "l"}
+_PERSONAL = {"PM(V)": "v", "PM(L)": "l"}
 """Columns of runs with eval.personal, in which they take the place of the time."""
 
 
@@ -33,13 +33,13 @@ def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
             "run": str(path),
             **Folder(path).result(),
             "partition": (Folder(path).partition() or {}).get("sha256"),
-            "setting": setting(path),
+            "setting": _setting(path),
         }
         for path in paths
     ]
 
 
-def setting(path: Path) -> str:
+def _setting(path: Path) -> str:
     """The same for runs that differ in nothing but the seed."""
     file = path / "config.toml"
     if not file.exists():
@@ -48,7 +48,7 @@ def setting(path: Path) -> str:
     return replace(config, run=replace(config.run, seed=0)).digest()
 
 
-def cells(result: dict[str, Any]) -> dict[str, str]:
+def _cells(result: dict[str, Any]) -> dict[str, str]:
     """A run in words."""
     cost, shared, own = result["cost"], result["global"]["accuracy"], result["personal"]
     return {
@@ -57,7 +57,7 @@ def cells(result: dict[str, Any]) -> dict[str, str]:
         "by head": percent(result["accuracy"]["head"]),
         "by prototype": percent(result["accuracy"]["prototype"]),
         "server": "-" if shared is None else f"{100 * shared:.1f} %",
-        **{name: "-" if own.get(key) is None else f"{100 * own[key]:.1f} %" for name, key in PERSONAL.items()},
+        **{name: "-" if own.get(key) is None else f"{100 * own[key]:.1f} %" for name, key in _PERSONAL.items()},
         "sent up": f"{cost['up_params']:,}",
         "MB": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
         "time": duration(result["seconds"]["total"]),
@@ -67,11 +67,11 @@ def cells(result: dict[str, Any]) -> dict[str, str]:
 def compare_table(results: Sequence[dict[str, Any]]) -> Table:
     """One row a run."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    rows = [cells(result) for result in results]
+    rows = [_cells(result) for result in results]
     if len({row["run"] for row in rows}) < len(rows):  # as the runs of a sweep are called
         longer = ["/".join(Path(result["run"]).parts[-2:]) for result in results]
         rows = [{**row, "run": name} for row, name in zip(rows, longer, strict=True)]
-    left_out = {"time"} if any(row[name] != "-" for row in rows for name in PERSONAL) else set(PERSONAL)
+    left_out = {"time"} if any(row[name] != "-" for row in rows for name in _PERSONAL) else set(_PERSONAL)
     shown = [name for name in rows[0] if name not in left_out]
     for name in shown:
         made.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from protofed.measures.question import Measurement
 
-WIDEST = 24
+_WIDEST = 24
 """Tables with more columns are not shown."""
 
 
@@ -77,13 +77,13 @@ def measure_command(
         wide = max((len(row) for row in one.rows.values()), default=0)
         if not one.rows:
             say(console, "There is nothing to measure.")
-        elif wide > WIDEST:
+        elif wide > _WIDEST:
             say(console, f"{len(one.rows)} rows of {wide} columns are too wide to show: --json prints them.")
         else:
-            console.print(measure_table(one))
+            console.print(_measure_table(one))
 
 
-def measure_table(found: Measurement) -> Table:
+def _measure_table(found: Measurement) -> Table:
     """The figures as a person reads them."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -94,14 +94,14 @@ def measure_table(found: Measurement) -> Table:
     for column in columns:
         made.add_column(column.replace("_", " "), justify="right", overflow="fold")
     for name, row in found.rows.items():
-        made.add_row(name, *(format_cell(row.get(column)) for column in columns))
+        made.add_row(name, *(_format_cell(row.get(column)) for column in columns))
     return made
 
 
-def format_cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """A figure.
 
-    >>> [format_cell(value) for value in (None, float("nan"), 12345, 0.98765, 0.0000321, 0.0)]
+    >>> [_format_cell(value) for value in (None, float("nan"), 12345, 0.98765, 0.0000321, 0.0)]
     ['-', '-', '12,345', '0.988', '3.21e-05', '0.000']
     """
     if value is None or value != value:

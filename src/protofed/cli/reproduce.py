@@ -41,7 +41,7 @@ def reproduce_command(
     from protofed.studies.reproduce.papers import ENTRIES
 
     if listed or name is None:
-        show_list(as_json)
+        _show_list(as_json)
         return
     if name not in STUDIES:
         known = next((entry for entry in ENTRIES if entry.name == name), None)
@@ -50,10 +50,10 @@ def reproduce_command(
         raise UserError(f'There is no study "{name}". {did_you_mean(name, [entry.name for entry in ENTRIES])}')
     if kept and STUDIES[name].picture:
         raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave it out.")
-    make_study(name, quick, seeds or STUDIES[name].seeds, out, kept, as_json, Console(stderr=as_json))
+    _make_study(name, quick, seeds or STUDIES[name].seeds, out, kept, as_json, Console(stderr=as_json))
 
 
-def show_list(as_json: bool) -> None:
+def _show_list(as_json: bool) -> None:
     """Every table and figure with its state."""
     from protofed.studies.reproduce.papers import ENTRIES
 
@@ -68,7 +68,7 @@ def show_list(as_json: bool) -> None:
                 print(f"  {entry.name:<{wide}}  {entry.shows}\n  {'':<{wide}}    {entry.state}: {entry.how}")
 
 
-def make_study(
+def _make_study(
     name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_json: bool, console: Console
 ) -> None:
     """Run what is missing, then show and write what was found."""

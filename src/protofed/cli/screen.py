@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from protofed.experiment.results import Result, RoundRow
     from protofed.studies.sweep import SweepRun
 
-SHOWN = 12
+_SHOWN = 12
 
 
 class Screen(Watcher):
@@ -30,7 +30,7 @@ class Screen(Watcher):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.last: deque[RoundRow] = deque(maxlen=SHOWN)
+        self.last: deque[RoundRow] = deque(maxlen=_SHOWN)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self.total = 0
         self.spent: list[float] = []

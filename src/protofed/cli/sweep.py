@@ -63,12 +63,12 @@ def sweep_command(
         print(json.dumps(settings_as_json(found), indent=2))
         return
     console.print(over_seeds(found))
-    for line in sweep_verdict(found, seeds):
+    for line in _sweep_verdict(found, seeds):
         say(console, line)
     say(console, f"Written to {shlex.quote(str(out))}: sweep.json, sweep.png, and a run folder for each run.")
 
 
-def sweep_verdict(found: list[SettingRow], seeds: int) -> list[str]:
+def _sweep_verdict(found: list[SettingRow], seeds: int) -> list[str]:
     """What the table means, and which setting is best."""
     from protofed.cli.compare import EXPLAINED
     from protofed.studies.sweep import best_setting

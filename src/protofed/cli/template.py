@@ -35,16 +35,16 @@ def template(config: Config, file: str) -> str:
         if kind is None:
             names = sorted(choices[section])
             kind = choices[section][table["name"]]
-            lines += noted(first_line(kind))
-            lines += noted(f"One of {', '.join(names)}; `protofed list {section}s` shows their options.")
+            lines += _noted(first_line(kind))
+            lines += _noted(f"One of {', '.join(names)}; `protofed list {section}s` shows their options.")
             lines.append(f"name = {toml_value(table['name'])}")
         for key, value in table.items():
             if key != "name" or section in sections:
-                lines += noted(meanings(kind)[key])
+                lines += _noted(meanings(kind)[key])
                 lines.append(f"{key} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def noted(text: str) -> list[str]:
+def _noted(text: str) -> list[str]:
     """A comment, folded."""
     return [f"# {line}" for line in textwrap.wrap(text, 110)]

@@ -51,19 +51,19 @@ class Images:
         for part in ("train", "test"):
             x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
             check_shapes(f"{self.name}: the {part} part in {path}", x, y, shape, self.classes)
-            parts.append(Examples.of(channels_first(x), y, 255.0, self.mean, self.std))
+            parts.append(Examples.of(_channels_first(x), y, 255.0, self.mean, self.std))
         train, test = parts
         labels = tuple(arrays["classes"].tolist()) if "classes" in arrays else tuple(range(self.classes))
         over = next((arrays[key] for key in ("fine_to_coarse", "species") if key in arrays), np.zeros(0, np.int64))
         return Dataset(self.name, train, test, labels, remark=self.remark, superclass=tuple(over.tolist()))
 
 
-def channels_first(x: np.ndarray) -> np.ndarray:
+def _channels_first(x: np.ndarray) -> np.ndarray:
     """[n, high, wide] or [n, high, wide, channels] -> [n, channels, high, wide]."""
     return x[:, None] if x.ndim == 3 else np.moveaxis(x, 3, 1)
 
 
-MNIST = Images("mnist", 28, "yann.lecun.com/exdb/mnist", 0.1307, 0.3081, channels=1)
+_MNIST = Images("mnist", 28, "yann.lecun.com/exdb/mnist", 0.1307, 0.3081, channels=1)
 USPS = Images("usps", 16, "www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets", 0.5, 0.5, channels=1)
 SVHN = Images("svhn", 32, "ufldl.stanford.edu/housenumbers", 0.5, 0.5, remark="subset, crops re-made")
 MNIST_M = Images("mnist_m", 32, "yaroslav.ganin.net", 0.5, 0.5, remark="subset")
@@ -115,8 +115,8 @@ def whole_or_subset(images: Images, where: Path) -> Dataset:
 def mnist(where: Path) -> Dataset:
     """From mnist.npz, or from the four published files."""
     if (where / "mnist.npz").exists():
-        return MNIST(where)
-    return MNIST.of(read_idx(where), str(where))
+        return _MNIST(where)
+    return _MNIST.of(read_idx(where), str(where))
 
 
 def femnist(where: Path) -> Dataset:
@@ -126,7 +126,7 @@ def femnist(where: Path) -> Dataset:
     check_shapes(str(path), arrays["x"], arrays["y"], (28, 28), 10)
     return group_numbers(
         "femnist",
-        channels_first(arrays["x"]),
+        _channels_first(arrays["x"]),
         arrays["y"],
         arrays["client"],
         tuple(map(str, range(12))),
@@ -143,7 +143,7 @@ def office_caltech10(where: Path) -> Dataset:
     check_shapes(str(path), arrays["x"], arrays["y"], (64, 64, 3), 10)
     return group_numbers(
         "office_caltech10",
-        channels_first(arrays["x"]),
+        _channels_first(arrays["x"]),
         arrays["y"],
         arrays["domain"],
         tuple(arrays["domains"].tolist()),
@@ -208,7 +208,7 @@ def tiny_imagenet(where: Path) -> Dataset:
         pictures = [
             np.asarray(Image.open(io.BytesIO(content[start:end])).convert("RGB")) for start, end in pairwise(ends)
         ]
-        parts.append(Examples.of(channels_first(np.stack(pictures)), arrays[f"y_{part}"], 255.0, MEAN, STD))
+        parts.append(Examples.of(_channels_first(np.stack(pictures)), arrays[f"y_{part}"], 255.0, MEAN, STD))
     labels = tuple(name.partition(",")[0] for name in arrays["names"].tolist())
     train, test = parts
     return Dataset("tiny_imagenet", train, test, labels, remark="subset of 25 classes")

@@ -9,7 +9,7 @@ import numpy as np
 
 from protofed.errors import UserError, did_you_mean
 
-MOST_SHOWN = 10_000
+_MOST_SHOWN = 10_000
 """More classes than this are taken for a slip, unless they are given."""
 
 
@@ -34,7 +34,7 @@ def names(labels: Sequence[np.ndarray], classes: int | Sequence[str | int] | Non
     if by_name:
         return tuple(np.unique(np.concatenate(there)).tolist())
     count = max((int(y.max()) for y in there), default=0) + 1
-    if count > MOST_SHOWN:
+    if count > _MOST_SHOWN:
         raise UserError(f"data: label {count - 1} would make {count:,} classes. Give `classes`, the labels there are.")
     return tuple(range(count))
 

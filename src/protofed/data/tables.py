@@ -11,22 +11,22 @@ from protofed.data.labels import names, numbered
 from protofed.errors import UserError
 from protofed.examples import Examples
 
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+_HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
 def heart_disease(where: Path) -> Dataset:
     """13 columns; disease or none. Missing values are each client's own medians, and so is the scale its own."""
     path = found("heart_disease", where / "heart_disease.npz", "archive.ics.uci.edu/dataset/45/heart+disease")
-    tables = read_npz(path, *HOSPITALS)
-    rows = np.concatenate([tables[name] for name in HOSPITALS])
-    group = np.concatenate([np.full(len(tables[name]), number) for number, name in enumerate(HOSPITALS)])
+    tables = read_npz(path, *_HOSPITALS)
+    rows = np.concatenate([tables[name] for name in _HOSPITALS])
+    group = np.concatenate([np.full(len(tables[name]), number) for number, name in enumerate(_HOSPITALS)])
     check_shapes(str(path), rows, (rows[:, -1] > 0).astype(np.int64), (14,), 2)
     return group_numbers(
         "heart_disease",
         rows[:, :-1].astype(np.float32),
         rows[:, -1] > 0,
         group,
-        HOSPITALS,
+        _HOSPITALS,
         ("none", "disease"),
         {},
         "own split",

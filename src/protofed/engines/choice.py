@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from protofed.examples import Examples
     from protofed.training import TrainSection
 
-STACKABLE_STEP = 50e6
+_STACKABLE_STEP = 50e6
 """Multiplications per step below which calling torch costs as much as computing, so that stacking pays off."""
 ENGINES = {"loop": Loop, "stacked": Stacked}
 """The engines by name; this is the only registry."""
-WORTH_WORKERS = 1e9
+_WORTH_WORKERS = 1e9
 """Multiplications per round above which worker processes pay off."""
 
 
@@ -32,7 +32,7 @@ def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tu
         return "loop", "a net that cannot be stacked, for example one with batch norm or one that branches on values"
     if clients_per_round < 2:
         return "loop", "one client per round"
-    if step > STACKABLE_STEP:
+    if step > _STACKABLE_STEP:
         return "loop", f"a step has {step / 1e6:,.0f} million multiplications: stacking would not save time"
     return "stacked", f"a step has {step / 1e6:,.1f} million multiplications: stacking saves calls"
 
@@ -41,7 +41,7 @@ def choose_workers(nets: Sequence[Net], train: Sequence[Examples], epochs: int, 
     """The number of processes for `engine.workers = 0`. It changes the time that a run takes and nothing else."""
     work = sum(net.cost * len(examples) for net, examples in zip(nets, train, strict=True))
     per_round = work * clients_per_round / len(nets) * epochs
-    if not hasattr(os, "fork") or per_round < WORTH_WORKERS:
+    if not hasattr(os, "fork") or per_round < _WORTH_WORKERS:
         return 1
     return min(cores(), len(nets))
 

@@ -30,25 +30,25 @@ class ClientsAsChannels(TorchFunctionMode):
         kwargs = kwargs or {}
         pools = func in (F.max_pool2d, torch.max_pool2d) and not kwargs.get("return_indices")
         if pools and args and args[0].dim() == 4:
-            return pooled(*args, **{key: value for key, value in kwargs.items() if key != "return_indices"})
-        if func in (F.conv2d, torch.conv2d) and (options := of_one_pass(*args, **kwargs)):
-            return applied(Convolution, *options)
+            return _pooled(*args, **{key: value for key, value in kwargs.items() if key != "return_indices"})
+        if func in (F.conv2d, torch.conv2d) and (options := _of_one_pass(*args, **kwargs)):
+            return _applied(Convolution, *options)
         if func in (F.group_norm, F.adaptive_avg_pool2d):  # these ask for torch's own order, which vmap cannot give
             return func(args[0].contiguous(), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
 
-def pooled(
+def _pooled(
     x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Tensor:
     """`torch.max_pool2d`."""
     step = kernel_size if stride is None or stride == [] else stride
-    sizes = tuple(map(as_pair, (kernel_size, step, padding, dilation)))
-    out: Tensor = applied(MaxPool, x, sizes, ceil_mode)[0]
+    sizes = tuple(map(_as_pair, (kernel_size, step, padding, dilation)))
+    out: Tensor = _applied(MaxPool, x, sizes, ceil_mode)[0]
     return out
 
 
-def of_one_pass(
+def _of_one_pass(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -60,14 +60,14 @@ def of_one_pass(
     """What `Convolution` wants; nothing for a convolution that `vmap` does as well by itself."""
     if bias is None or input.dim() != 4 or isinstance(padding, str):
         return None
-    return input, weight, bias, (*map(as_pair, (stride, padding, dilation)), False, (0, 0)), groups
+    return input, weight, bias, (*map(_as_pair, (stride, padding, dilation)), False, (0, 0)), groups
 
 
-def as_pair(size: Any) -> tuple[int, ...]:
+def _as_pair(size: Any) -> tuple[int, ...]:
     return tuple(size) if isinstance(size, tuple | list) else (size, size)
 
 
-def applied(function: type[Function], *inputs: Any) -> Any:
+def _applied(function: type[Function], *inputs: Any) -> Any:
     return function.apply(*inputs)
 
 
@@ -97,12 +97,12 @@ class Convolution(Function):
             value.unsqueeze(0).expand(count, *value.shape) if dim is None else value.movedim(dim, 0)
             for value, dim in zip((x, weight, bias), in_dims, strict=False)
         )
-        merged = as_channels(x, 0), weight.flatten(0, 1)
+        merged = _as_channels(x, 0), weight.flatten(0, 1)
         if count == 1:  # alone, torch takes another kernel if there is a bias, to other last bits
             out = aten.convolution(*merged, None, *options, groups) + bias.reshape(1, -1, 1, 1)
         else:
-            out = applied(Convolution, *merged, bias.flatten(), options, groups * count)
-        return as_clients(out, count), 0
+            out = _applied(Convolution, *merged, bias.flatten(), options, groups * count)
+        return _as_clients(out, count), 0
 
 
 class MaxPool(Function):
@@ -120,12 +120,12 @@ class MaxPool(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return applied(MaxPoolBackward, grads[0], *ctx.saved_tensors, *ctx.options), None, None
+        return _applied(MaxPoolBackward, grads[0], *ctx.saved_tensors, *ctx.options), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, sizes: Any, ceil_mode: bool) -> Any:
-        out, where = applied(MaxPool, as_channels(x, in_dims[0]), sizes, ceil_mode)
-        return (as_clients(out, info.batch_size), as_clients(where, info.batch_size)), (0, 0)
+        out, where = _applied(MaxPool, _as_channels(x, in_dims[0]), sizes, ceil_mode)
+        return (_as_clients(out, info.batch_size), _as_clients(where, info.batch_size)), (0, 0)
 
 
 class MaxPoolBackward(Function):
@@ -141,16 +141,16 @@ class MaxPoolBackward(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, grad: Tensor, x: Tensor, where: Tensor, sizes: Any, ceil_mode: bool) -> Any:
-        merged = (as_channels(value, dim) for value, dim in zip((grad, x, where), in_dims, strict=False))
-        return as_clients(applied(MaxPoolBackward, *merged, sizes, ceil_mode), info.batch_size), 0
+        merged = (_as_channels(value, dim) for value, dim in zip((grad, x, where), in_dims, strict=False))
+        return _as_clients(_applied(MaxPoolBackward, *merged, sizes, ceil_mode), info.batch_size), 0
 
 
-def as_channels(x: Tensor, clients: int) -> Tensor:
+def _as_channels(x: Tensor, clients: int) -> Tensor:
     """[clients, batch, channels, high, wide], with the clients wherever -> [batch, clients x channels, high, wide]."""
     return x.movedim(clients, 1).flatten(1, 2)
 
 
-def as_clients(x: Tensor, clients: int) -> Tensor:
+def _as_clients(x: Tensor, clients: int) -> Tensor:
     """The other way round."""
     apart: Tensor = x.unflatten(1, (clients, -1))
     return apart.movedim(1, 0)

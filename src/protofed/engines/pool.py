@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from protofed.engines.engine import Engine
     from protofed.engines.scoring import Hits
 
-TRIES = 3
+_TRIES = 3
 """How often a job is tried if its worker dies."""
-CLIENTS_PER_JOB = 5
+_CLIENTS_PER_JOB = 5
 """How many clients a worker evaluates before it takes the next job."""
 
 Tensors = dict[str, "Tensor"]
@@ -138,7 +138,7 @@ class Pool:
 
     def _ask_all(self, kind: str, round: int, downs: Mapping[int, Any]) -> list[dict[str, Any]]:
         """The answers about all clients, a few clients per job."""
-        clients, step = list(downs), CLIENTS_PER_JOB
+        clients, step = list(downs), _CLIENTS_PER_JOB
         jobs = [Job(kind, round, clients[first : first + step]) for first in range(0, len(clients), step)]
         return [entry for answer in self._do(jobs, downs) for entry in answer.clients]
 
@@ -179,7 +179,7 @@ class Pool:
 
     def _replace_worker(self, position: int, job: Job, tries: int) -> None:
         """Start a new worker in place of one that died."""
-        if tries >= TRIES:
+        if tries >= _TRIES:
             raise UserError(
                 f"A worker process died {tries} times while it worked on clients {', '.join(map(str, job.clients))}. "
                 "It may have run out of memory: use engine.workers=1, or smaller batches."

@@ -18,7 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 PATIENCE = 30
 """How many steps of a kind are taken as they are before one is watched, which takes as long."""
-BOUND = {
+_BOUND = {
     "add",
     "bitwise_and",
     "bitwise_xor",
@@ -79,20 +79,20 @@ class Replayed:
         inputs = [leaf.detach() for leaf in leaves]  # one tensor in two places is two inputs
         module = make_fx(flat)(*inputs)
         module.graph.eliminate_dead_code()
-        if not any(target._schema.is_mutable for target in operations(module)):
-            make_constants(module)
-            shorten_views(module, inputs)
-        bind(module)
+        if not any(target._schema.is_mutable for target in _operations(module)):
+            _make_constants(module)
+            _shorten_views(module, inputs)
+        _bind(module)
         module.recompile()
         return Recorded(module.forward, gives[-1])
 
 
-def operations(module: GraphModule) -> list[Any]:
+def _operations(module: GraphModule) -> list[Any]:
     """The torch operations of a recorded step."""
     return [node.target for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
 
 
-def make_constants(module: GraphModule) -> None:
+def _make_constants(module: GraphModule) -> None:
     """Tensors that are made from nothing, as a row of numbers is, are made now, once."""
     for place, node in enumerate(module.graph.nodes):
         made_from_nothing = isinstance(node.target, torch._ops.OpOverload) and not node.all_input_nodes
@@ -127,7 +127,7 @@ class Layouts(Interpreter):
         return result
 
 
-def shorten_views(module: GraphModule, inputs: list[Tensor]) -> None:
+def _shorten_views(module: GraphModule, inputs: list[Tensor]) -> None:
     """A view of a view of a tensor is one look at that tensor, with the sizes and strides that are known now."""
     layouts = Layouts(module)
     layouts.run(*inputs)
@@ -154,9 +154,9 @@ def shorten_views(module: GraphModule, inputs: list[Tensor]) -> None:
     graph.eliminate_dead_code()
 
 
-def bind(module: GraphModule) -> None:
+def _bind(module: GraphModule) -> None:
     """The operations that are called most get their quick names."""
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], Node):
             name = node.target._schema.name.removeprefix("aten::")
-            node.target = getattr(torch, name) if name in BOUND else node.target
+            node.target = getattr(torch, name) if name in _BOUND else node.target

@@ -36,7 +36,7 @@ class StackedTrees:
     """Trees of tensors of several clients: one and the same tree is shared, others are stacked leaf by leaf."""
 
     def __init__(self, trees: Sequence[Any]) -> None:
-        leaves, specs = zip(*(tree_flatten(with_sorted_names(tree)) for tree in trees), strict=True)
+        leaves, specs = zip(*(tree_flatten(_with_sorted_names(tree)) for tree in trees), strict=True)
         self.spec = specs[0]
         columns = list(zip(*leaves, strict=True))
         one = all(tree is trees[0] for tree in trees)  # of the whole tree: single tensors lose that on a wire
@@ -62,18 +62,18 @@ class StackedTrees:
         return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]
 
 
-def with_sorted_names(tree: Any) -> Any:
+def _with_sorted_names(tree: Any) -> Any:
     """A tree with the names of its dicts sorted: those that come from a wire have another order."""
     if isinstance(tree, dict):
-        return {key: with_sorted_names(tree[key]) for key in sorted(tree)}
+        return {key: _with_sorted_names(tree[key]) for key in sorted(tree)}
     if hasattr(tree, "_replace"):
-        return tree._replace(**{key: with_sorted_names(part) for key, part in tree._asdict().items()})
+        return tree._replace(**{key: _with_sorted_names(part) for key, part in tree._asdict().items()})
     return tree
 
 
 def tree_shapes(tree: Any) -> tuple[Any, ...]:
     """What must be equal for trees to be stacked."""
-    leaves, spec = tree_flatten(with_sorted_names(tree))
+    leaves, spec = tree_flatten(_with_sorted_names(tree))
     return (str(spec), *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))
 
 
@@ -108,7 +108,7 @@ def train_together(
             )
             step = make_step(
                 (id(net), down.key, kept.key, tree_shapes(starts[0])),
-                partial(stepper, method, net, training, down, kept),
+                partial(_stepper, method, net, training, down, kept),
             )
             Phased(
                 [clients[place] for place in order],
@@ -124,7 +124,7 @@ def train_together(
     return outcomes
 
 
-def stepper(method: AnyMethod, net: Net, training: TrainSection, downs: StackedTrees, kepts: StackedTrees) -> Step:
+def _stepper(method: AnyMethod, net: Net, training: TrainSection, downs: StackedTrees, kepts: StackedTrees) -> Step:
     """One step of one client, mapped over clients: new parameters and optimiser state, the loss's terms, observed."""
 
     def one(

@@ -41,7 +41,7 @@ def write_checkpoint(where: Path, rounds: int, server: Any, kept: dict[int, Any]
         "sha256": hashlib.sha256(content).hexdigest(),
         "experiment": experiment,
     }
-    write_atomically(where / f"{name}.json", json.dumps({**about, "check": checksum(about)}).encode())
+    write_atomically(where / f"{name}.json", json.dumps({**about, "check": _checksum(about)}).encode())
     newest = checkpoint_names(where)[:2]
     remove_checkpoints(
         where, {path.stem for path in (*where.glob("*.json"), *where.glob("*.safetensors"))} - set(newest)
@@ -55,7 +55,7 @@ def remove_checkpoints(where: Path, names: Iterable[str]) -> None:
         (where / f"{name}.safetensors").unlink(missing_ok=True)
 
 
-def checksum(about: dict[str, Any]) -> str:
+def _checksum(about: dict[str, Any]) -> str:
     """A hash of what the JSON says: one flipped bit in it is noticed as well as one in the tensors."""
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
@@ -76,7 +76,7 @@ def latest_checkpoint(where: Path, method: AnyMethod, experiment: str) -> Stored
             about = json.loads((where / f"{name}.json").read_text())
             content = (where / f"{name}.safetensors").read_bytes()
             check = about.pop("check")
-            if check != checksum(about) or hashlib.sha256(content).hexdigest() != about["sha256"]:
+            if check != _checksum(about) or hashlib.sha256(content).hexdigest() != about["sha256"]:
                 continue
             parts = group_by_first_name(load(content))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):

@@ -33,7 +33,7 @@ from protofed.methods import METHODS
 from protofed.nets import NETS
 from protofed.training import TrainSection
 
-DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
+_DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """What a section is when it has no name."""
 GIVEN = "given"
 """The name of data, partition and nets that a `protofed.Federation` brings along: arrays and modules, from Python."""
@@ -84,14 +84,14 @@ class Config:
             check_name("data.name", data.name, SOURCES, problems)
         engine = check("engine", EngineSection, got["engine"], problems)
         own: dict[str, type[Any]] = {GIVEN: GivenInPython} if data and data.name == GIVEN else {}
-        partition_name, partition = named("partition", {**PARTITIONS, **own}, got["partition"], problems)
-        method_name, method = named("method", METHODS, got["method"], problems)
+        partition_name, partition = _named("partition", {**PARTITIONS, **own}, got["partition"], problems)
+        method_name, method = _named("method", METHODS, got["method"], problems)
         config = cls(
             run=check("run", RunSection, got["run"], problems),
             data=data,
             partition_name=partition_name,
             partition=partition,
-            nets=net_choices(got["net"], {**NETS, **own}, problems),
+            nets=_net_choices(got["net"], {**NETS, **own}, problems),
             method_name=method_name,
             method=method,
             train=check("train", TrainSection, got["train"], problems),
@@ -112,9 +112,9 @@ class Config:
     @classmethod
     def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
         """Read an experiment file (none: the defaults) and change it by "section.key=value" words."""
-        table = read_toml(Path(file)) if file else {}
+        table = _read_toml(Path(file)) if file else {}
         names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
-        problems = [problem for word in names_first if (problem := apply_set(table, word))]
+        problems = [problem for word in names_first if (problem := _apply_set(table, word))]
         try:
             made = cls.of(table)
         except ConfigError as wrong:
@@ -167,7 +167,7 @@ def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [key for key in different if key not in MAY_CHANGE]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     if path.is_dir():
         raise UserError(f"{path} is a folder, not an experiment file. To repeat a run, give {path / 'config.toml'}.")
@@ -181,7 +181,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
 
 
-def apply_set(table: dict[str, Any], word: str) -> str | None:
+def _apply_set(table: dict[str, Any], word: str) -> str | None:
     """Put a "section.key=value" word into the table; what is wrong with the word, if anything.
 
     A value is read as TOML, or else as text. A new `name` drops the section's other keys: they were the old one's.
@@ -195,8 +195,8 @@ def apply_set(table: dict[str, Any], word: str) -> str | None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     old = table.get(section, {})
-    same = isinstance(old, dict) and old.get("name", DEFAULT.get(section)) == value
-    if key == "name" and section in DEFAULT and not same:
+    same = isinstance(old, dict) and old.get("name", _DEFAULT.get(section)) == value
+    if key == "name" and section in _DEFAULT and not same:
         old = {}
     if not isinstance(old, dict):
         return f"--set {word}: [{section}] is not a table in the file; change it there."
@@ -204,11 +204,11 @@ def apply_set(table: dict[str, Any], word: str) -> str | None:
     return None
 
 
-def named(
+def _named(
     section: str, registry: Mapping[str, type[Any]], table: Mapping[str, Any], problems: list[str]
 ) -> tuple[str, Any]:
     """The thing a section names, made with the section's other keys."""
-    name = table.get("name", DEFAULT[section.partition("[")[0]])
+    name = table.get("name", _DEFAULT[section.partition("[")[0]])
     if not check_name(f"{section}.name", name, registry, problems):
         return str(name), None
     return name, check(
@@ -216,7 +216,7 @@ def named(
     )
 
 
-def net_choices(got: Any, registry: Mapping[str, type[Any]], problems: list[str]) -> tuple[NetChoice, ...]:
+def _net_choices(got: Any, registry: Mapping[str, type[Any]], problems: list[str]) -> tuple[NetChoice, ...]:
     """The nets of [net], or of several [[net]]."""
     tables = got if isinstance(got, list) else [got]
     if not tables or not all(isinstance(table, Mapping) for table in tables):
@@ -226,7 +226,7 @@ def net_choices(got: Any, registry: Mapping[str, type[Any]], problems: list[str]
     for number, table in enumerate(tables, 1):
         place = "net" if len(tables) == 1 else f"net[{number}]"
         common = {key: table[key] for key in ("share", "weights") if key in table}
-        name, design = named(place, registry, {key: table[key] for key in table if key not in common}, problems)
+        name, design = _named(place, registry, {key: table[key] for key in table if key not in common}, problems)
         keys = check(place, NetKeys, common, problems) or NetKeys()
         choices.append(NetChoice(name, design, keys.share, keys.weights))
     return tuple(choices)

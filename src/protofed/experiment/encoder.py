@@ -23,7 +23,7 @@ from protofed.nets import NETS, make_net, weights
 def encode_dataset(data: Dataset, path: str) -> Dataset:
     """The dataset with features [n, dim] in the place of its inputs; a file of `export` or `pretrain` says how."""
     layers, about = weights.read_weights_and_metadata(path)
-    train, test = (shown(part, weights.inputs(about)) for part in (data.train, data.test))
+    train, test = (_shown(part, weights.inputs(about)) for part in (data.train, data.test))
     design = weights.design(about, path)
     name, problems = design.pop("name", None), list[str]()
     made = check("encoder", NETS[name], design, problems) if check_name("data.encoder", name, NETS, problems) else None
@@ -42,7 +42,7 @@ def encode_dataset(data: Dataset, path: str) -> Dataset:
     key = hashlib.sha256(f"{net.source} {train.input}".encode())
     for array in (*params.values(), train.x, train.index, test.x, test.index):
         key.update(array.contiguous().numpy().data)
-    file = cache() / f"{data.name}-{key.hexdigest()[:24]}.npy"
+    file = _cache() / f"{data.name}-{key.hexdigest()[:24]}.npy"
     if file.exists():
         features = np.load(file, allow_pickle=False)
     else:
@@ -66,7 +66,7 @@ def encode_dataset(data: Dataset, path: str) -> Dataset:
     )
 
 
-def shown(own: Examples, trained: Examples | None) -> Examples:
+def _shown(own: Examples, trained: Examples | None) -> Examples:
     """Images as the encoder was trained on them, size aside: grey ones in its channels, normalised by its constants."""
     if trained is None or len(own.shape) != 3 or len(trained.shape) != 3:
         return own
@@ -75,6 +75,6 @@ def shown(own: Examples, trained: Examples | None) -> Examples:
     return replace(own, x=own.x.expand(-1, trained.shape[0], -1, -1)) if own.shape[0] == 1 else own
 
 
-def cache() -> Path:
+def _cache() -> Path:
     """Where features are kept."""
     return Path(os.environ.get("PROTOFED_CACHE") or "~/.cache/protofed/features").expanduser()

@@ -57,7 +57,7 @@ class Federation:
         if nets is not None and len(nets) not in (1, len(data)):
             raise UserError(f"nets: got {len(nets)} for {len(data)} clients. Give one for all, or one for each.")
         self.name = name
-        train = [as_pair_of_arrays(given, f"data[{client}]") for client, given in enumerate(data)]
+        train = [_as_pair_of_arrays(given, f"data[{client}]") for client, given in enumerate(data)]
         shapes = [x.shape[1:] for x, _ in train if x.ndim > 1]
         if not shapes:
             raise UserError("data: no client has inputs of shape [n, ...].")
@@ -69,7 +69,7 @@ class Federation:
             self.parts = tuple(Holding(np.flatnonzero(~mask), np.flatnonzero(mask)) for mask in masks)
         else:
             exam = [
-                (x[:0], y[:0]) if given is None else examined(as_pair_of_arrays(given, f"test[{client}]"), x)
+                (x[:0], y[:0]) if given is None else _examined(_as_pair_of_arrays(given, f"test[{client}]"), x)
                 for client, (given, (x, y)) in enumerate(zip(test, train, strict=True))
             ]
             self.parts = tuple(
@@ -131,12 +131,12 @@ class Federation:
         return run(config, out, federation=self, **more)
 
 
-def examined(test: Pair, x: np.ndarray) -> Pair:
+def _examined(test: Pair, x: np.ndarray) -> Pair:
     """A test set; an empty one has the shape of the training inputs."""
     return test if len(test[1]) else (x[:0], test[1])
 
 
-def as_array(given: Any, whose: str) -> np.ndarray:
+def _as_array(given: Any, whose: str) -> np.ndarray:
     """An array as this machine has it; of Python objects only if they are all text."""
     try:
         given = given.detach().cpu() if isinstance(given, Tensor) else given
@@ -150,11 +150,11 @@ def as_array(given: Any, whose: str) -> np.ndarray:
         raise UserError(f"{whose}: it cannot be read as an array: {problem}.") from problem
 
 
-def as_pair_of_arrays(given: Any, whose: str) -> Pair:
+def _as_pair_of_arrays(given: Any, whose: str) -> Pair:
     """A client's inputs and labels as arrays that fit each other."""
     if not (isinstance(given, tuple | list) and len(given) == 2):
         raise UserError(f"{whose}: got a {type(given).__name__}; must be a pair (x, y).")
-    x, y = (as_array(part, whose) for part in given)
+    x, y = (_as_array(part, whose) for part in given)
     if not y.size and not x.size and y.ndim == 1:
         return x.astype(np.float32), y.astype(np.int64)
     if x.dtype.kind not in "biuf":

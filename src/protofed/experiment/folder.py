@@ -242,7 +242,7 @@ class Folder:
         return read_json(self.path / "reach.json")
 
 
-ANEW = "Take it away; `protofed run --resume --out` that folder writes it anew."
+_ANEW = "Take it away; `protofed run --resume --out` that folder writes it anew."
 
 
 def must_be_new(path: Path) -> None:
@@ -258,8 +258,8 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
     except FileNotFoundError:
         content = {}
     except (OSError, ValueError) as problem:
-        raise UserError(f"{path} cannot be read: {problem}. {ANEW}") from problem
+        raise UserError(f"{path} cannot be read: {problem}. {_ANEW}") from problem
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing or not isinstance(content, dict):
-        raise UserError(f"{path} is missing or not a whole one{f': no {missing[0]}' if missing else ''}. {ANEW}")
+        raise UserError(f"{path} is missing or not a whole one{f': no {missing[0]}' if missing else ''}. {_ANEW}")
     return content

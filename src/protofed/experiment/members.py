@@ -58,7 +58,7 @@ class Members:
         data = encode_dataset(data, config.data.encoder) if config.data.encoder else data
         dealt = config.partition.split(data.holdings(), config.data.clients, config.run.seed)
         parts = tuple(
-            hold_out(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
+            _hold_out(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
             for client, part in enumerate(dealt)
         )
         train = [data.train.subset(part.train) for part in parts]
@@ -82,7 +82,7 @@ class Members:
             balanced,
             parts,
             tuple(validation),
-            origins(data, parts),
+            _origins(data, parts),
             data.remark,
             notes,
         )
@@ -205,7 +205,7 @@ def dataset_title(dataset: str, remark: str) -> str:
     return f"{dataset} ({remark})" if remark else dataset
 
 
-def hold_out(part: Holding, labels: np.ndarray, how: EvalSection, seed: int, client: int) -> Holding:
+def _hold_out(part: Holding, labels: np.ndarray, how: EvalSection, seed: int, client: int) -> Holding:
     """A client's part with its own test set and validation set taken from its training examples, if asked for."""
     if how.test == "own" and not part.own:
         held = stratified_share(labels[part.train], 0.2, random_state(seed, "own test", client))
@@ -216,7 +216,7 @@ def hold_out(part: Holding, labels: np.ndarray, how: EvalSection, seed: int, cli
     return part
 
 
-def origins(data: Dataset, parts: Sequence[Holding]) -> tuple[str, ...]:
+def _origins(data: Dataset, parts: Sequence[Holding]) -> tuple[str, ...]:
     """For each client where its data come from, if it is one place."""
     if data.train_group is None:
         return ()

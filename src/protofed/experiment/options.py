@@ -21,7 +21,7 @@ from protofed.errors import did_you_mean
 
 Section = TypeVar("Section")
 
-PLAIN_WORDS = {
+_PLAIN_WORDS = {
     r"greater than or equal to (\S+)": r"\1 or more",
     r"less than or equal to (\S+)": r"\1 or less",
     r"greater than (\S+)": r"above \1",
@@ -80,30 +80,30 @@ def check(
 ) -> Section:
     """A section's dataclass from its table; problems are added to the list."""
     try:
-        checked = model(kind)(**{key: without_numpy(value) for key, value in table.items()})
+        checked = _model(kind)(**{key: _without_numpy(value) for key, value in table.items()})
     except ValidationError as wrong:
         owner = f"{section} {name}" if name else f"[{section}]"
-        problems += [explain_problem(section, owner, kind, dict(error)) for error in wrong.errors()]
+        problems += [_explain_problem(section, owner, kind, dict(error)) for error in wrong.errors()]
         return cast("Section", None)  # never used: the problems are raised before
     return kind(**checked.model_dump())
 
 
-def without_numpy(value: Any) -> Any:
+def _without_numpy(value: Any) -> Any:
     """A value as the dataclasses have it: lists are tuples, numpy's numbers are numbers."""
     if isinstance(value, list | tuple):
-        return tuple(map(without_numpy, value))
+        return tuple(map(_without_numpy, value))
     return value.item() if isinstance(value, np.generic) else value
 
 
 @cache
-def model(kind: Any) -> type[BaseModel]:
+def _model(kind: Any) -> type[BaseModel]:
     """A strict model of a dataclass's fields: no unknown keys, no silent conversions, no NaN."""
     hints = get_type_hints(kind, include_extras=True)
     kinds: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(kind)}
     return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **kinds)
 
 
-def explain_problem(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
+def _explain_problem(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
     """One problem in words: the key, what was got, what would do."""
     key, got = str(error["loc"][0]), error["input"]
     if error["type"] == "extra_forbidden":
@@ -113,6 +113,6 @@ def explain_problem(section: str, owner: str, kind: Any, error: Mapping[str, Any
         words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
         return f"{section}.{key}: got {toml_value(got)}. {did_you_mean(str(got), words)}"
     wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    for technical, said in PLAIN_WORDS.items():
+    for technical, said in _PLAIN_WORDS.items():
         wish = re.sub(technical, said, wish)
     return f"{section}.{key}: got {toml_value(got)}, {wish}"

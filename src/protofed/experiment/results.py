@@ -183,8 +183,8 @@ def result_summary(
         "clients": len(members),
         "accuracy": {way: spread(scores, way, config.eval.reporting) for way in ways(scores)},
         "majority": members.majority(),
-        "domains": domains(members, scores),
-        "best": best_round(rounds),
+        "domains": _domains(members, scores),
+        "best": _best_round(rounds),
         "global": {
             "accuracy": rounds[-1]["accuracy_global"],
             "prototype": rounds[-1].get("accuracy_global_prototype"),
@@ -212,7 +212,7 @@ def result_summary(
     }
 
 
-def domains(members: Members, scores: Sequence[Evaluation]) -> RoundRow | None:
+def _domains(members: Members, scores: Sequence[Evaluation]) -> RoundRow | None:
     """Mean accuracies over the clients of each domain, hospital, subject, if clients have one each."""
     if not any(members.groups):
         return None
@@ -226,7 +226,7 @@ def domains(members: Members, scores: Sequence[Evaluation]) -> RoundRow | None:
     }
 
 
-def best_round(rounds: Sequence[RoundRow]) -> RoundRow | None:
+def _best_round(rounds: Sequence[RoundRow]) -> RoundRow | None:
     """The round with the highest accuracy on the validation sets, the first one first, and its test accuracies."""
     way = next((way for way in ("head", "prototype") if any(row.get(f"validation_{way}") for row in rounds)), None)
     if way is None:

@@ -15,7 +15,7 @@ from protofed.experiment.accuracy import Reporting
 from protofed.nets import Design
 
 
-def share_or_number(value: Any) -> Any:
+def _share_or_number(value: Any) -> Any:
     """Check `run.sample`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
@@ -31,7 +31,7 @@ class RunSection:
     """all randomness comes from it"""
     rounds: Annotated[int, Ge(1)] = 50
     """how many rounds the run has"""
-    sample: Annotated[int | float, BeforeValidator(share_or_number)] = 1.0
+    sample: Annotated[int | float, BeforeValidator(_share_or_number)] = 1.0
     """clients in a round: 1.0 is all of them, 0.1 a tenth, 1 a single one"""
     sampling: Literal["uniform", "by_size"] = "uniform"
     """who they are: everybody alike, or in proportion to their training examples"""

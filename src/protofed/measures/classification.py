@@ -30,7 +30,7 @@ def balanced_accuracy(y: Tensor, predicted: Tensor, classes: int) -> float | Non
     0.8333333333333333
     """
     total, right = torch.bincount(y, minlength=classes), torch.bincount(y[y == predicted], minlength=classes)
-    return mean_over_classes((right.double() / total)[total > 0])
+    return _mean_over_classes((right.double() / total)[total > 0])
 
 
 def macro_f1(y: Tensor, predicted: Tensor, classes: int) -> float | None:
@@ -41,7 +41,7 @@ def macro_f1(y: Tensor, predicted: Tensor, classes: int) -> float | None:
     """
     right = torch.bincount(y[y == predicted], minlength=classes).double()
     either = torch.bincount(y, minlength=classes) + torch.bincount(predicted[predicted >= 0], minlength=classes)
-    return mean_over_classes((2 * right / either)[either > 0])
+    return _mean_over_classes((2 * right / either)[either > 0])
 
 
 def auc(scores: Tensor, y: Tensor) -> float | None:
@@ -56,7 +56,7 @@ def auc(scores: Tensor, y: Tensor) -> float | None:
         if there:
             rank = ranks(scores[:, label])[own].sum() - here * (here + 1) / 2  # Mann-Whitney's U
             areas.append(rank / (here * there))
-    return mean_over_classes(torch.stack(areas)) if areas else None
+    return _mean_over_classes(torch.stack(areas)) if areas else None
 
 
 def ranks(values: Tensor) -> Tensor:
@@ -81,6 +81,6 @@ def calibration_error(probabilities: Tensor, y: Tensor, bins: int = 15) -> float
     return float(gap.abs().sum()) / len(y)
 
 
-def mean_over_classes(values: Tensor) -> float | None:
+def _mean_over_classes(values: Tensor) -> float | None:
     """Of values [n]; None if there are none."""
     return float(values.mean()) if len(values) else None

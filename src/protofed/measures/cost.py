@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from protofed.experiment.results import RoundRow
 
-COST_KEYS = ("up_params", "down_params", "up_bytes", "down_bytes")
+_COST_KEYS = ("up_params", "down_params", "up_bytes", "down_bytes")
 
 
 def cost_of_rounds(rows: Sequence[RoundRow]) -> dict[str, int]:
@@ -17,7 +17,7 @@ def cost_of_rounds(rows: Sequence[RoundRow]) -> dict[str, int]:
     >>> cost_of_rounds([{"up_params": 2, "down_params": 3, "up_bytes": 8, "down_bytes": 12}] * 2)
     {'rounds': 2, 'up_params': 4, 'down_params': 6, 'up_bytes': 16, 'down_bytes': 24, 'bytes': 40}
     """
-    total = {key: sum(row[key] for row in rows) for key in COST_KEYS}
+    total = {key: sum(row[key] for row in rows) for key in _COST_KEYS}
     return {"rounds": len(rows), **total, "bytes": total["up_bytes"] + total["down_bytes"]}
 
 

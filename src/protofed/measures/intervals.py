@@ -13,7 +13,11 @@ from protofed.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIGURES = {"by head": ("accuracy", "head"), "by prototype": ("accuracy", "prototype"), "server": ("global", "accuracy")}
+_FIGURES = {
+    "by head": ("accuracy", "head"),
+    "by prototype": ("accuracy", "prototype"),
+    "server": ("global", "accuracy"),
+}
 """What is compared over seeds, and where result.json has it."""
 
 
@@ -77,7 +81,7 @@ class SettingRow(NamedTuple):
 
 def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """What a result.json has of the figures that are compared over seeds."""
-    for name, (section, key) in FIGURES.items():
+    for name, (section, key) in _FIGURES.items():
         value = result[section][key]
         value = value["mean"] if isinstance(value, Mapping) else value
         if value is not None:

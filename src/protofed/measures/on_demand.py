@@ -31,28 +31,28 @@ EACH, CENTRE = 500, 1000
 
 
 @torch.no_grad()
-def asked_by_head(answer: Callable[[Tensor], Scores], parts: Sequence[Examples]) -> tuple[Tensor, Tensor] | None:
+def _asked_by_head(answer: Callable[[Tensor], Scores], parts: Sequence[Examples]) -> tuple[Tensor, Tensor] | None:
     """The scores [n, classes] by head of all examples, and their labels [n]; None if there are none."""
     batches = (batch for part in parts for batch in part.batches(EVALUATE))
     found = [(scores["head"], y) for x, y in batches if "head" in (scores := answer(x))]
     return (torch.cat([scores for scores, _ in found]), torch.cat([y for _, y in found])) if found else None
 
 
-def of_clients(asked: Question) -> dict[int, tuple[Tensor, Tensor]]:
+def _of_clients(asked: Question) -> dict[int, tuple[Tensor, Tensor]]:
     """Scores and labels of each client on its own test set, if it has one."""
     found = {
-        client: asked_by_head(model.answer, [asked.state.members.test[client]]) for client, model in asked.models()
+        client: _asked_by_head(model.answer, [asked.state.members.test[client]]) for client, model in asked.models()
     }
     return {client: answers for client, answers in found.items() if answers}
 
 
-def of_server(asked: Question) -> tuple[Tensor, Tensor] | None:
+def _of_server(asked: Question) -> tuple[Tensor, Tensor] | None:
     """Scores and labels of the server's own model on the balanced test set, if there is such a model."""
     model = asked.state.model(None)
-    return asked_by_head(model.answer, fitting(asked.state.members.balanced, model.net.shape))
+    return _asked_by_head(model.answer, fitting(asked.state.members.balanced, model.net.shape))
 
 
-def judged(scores: Tensor, y: Tensor) -> dict[str, Any]:
+def _judged(scores: Tensor, y: Tensor) -> dict[str, Any]:
     """Every measure of classification, from logits."""
     answers, probabilities, classes = predicted(scores), scores.double().softmax(-1), scores.shape[1]
     return {
@@ -65,7 +65,7 @@ def judged(scores: Tensor, y: Tensor) -> dict[str, Any]:
     }
 
 
-def over(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+def _over(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
     """The mean of every column, over the rows that have it."""
     columns: dict[str, list[float]] = {}
     for row in rows:
@@ -74,12 +74,12 @@ def over(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
     return {key: sum(values) / len(values) if values else None for key, values in columns.items()}
 
 
-def measure_classification(asked: Question) -> Measurement:
-    rows: Rows = {f"client {client}": judged(*answers) for client, answers in of_clients(asked).items()}
+def _measure_classification(asked: Question) -> Measurement:
+    rows: Rows = {f"client {client}": _judged(*answers) for client, answers in _of_clients(asked).items()}
     if asked.client is None:
-        rows["mean"] = over(list(rows.values()))
-        if shared := of_server(asked):
-            rows["server"] = judged(*shared)
+        rows["mean"] = _over(list(rows.values()))
+        if shared := _of_server(asked):
+            rows["server"] = _judged(*shared)
     return Measurement(
         "By head: each client on its own test set, the mean over clients, and the server's own model, if there is one, "
         "on the balanced test set.",
@@ -87,9 +87,9 @@ def measure_classification(asked: Question) -> Measurement:
     )
 
 
-def measure_confusion(asked: Question) -> Measurement:
-    shared = of_server(asked) if asked.client is None else None
-    answers = [shared] if shared else list(of_clients(asked).values())
+def _measure_confusion(asked: Question) -> Measurement:
+    shared = _of_server(asked) if asked.client is None else None
+    answers = [shared] if shared else list(_of_clients(asked).values())
     whose = "client " + str(asked.client) if asked.client is not None else "all clients, each"
     whose = "the server's own model on the balanced test set" if shared else f"{whose} on its own test set"
     classes = len(asked.labels)
@@ -101,7 +101,7 @@ def measure_confusion(asked: Question) -> Measurement:
     return Measurement(f"How often a class (row) got an answer (column): {whose}, by head.", rows)
 
 
-def measure_fairness(asked: Question) -> Measurement:
+def _measure_fairness(asked: Question) -> Measurement:
     rows: Rows = {}
     for column in asked.result.clients[0]:
         if column.startswith(("accuracy_", "personal_")):
@@ -111,34 +111,34 @@ def measure_fairness(asked: Question) -> Measurement:
     return Measurement("The clients' accuracies: mean, spread, mean of the worst tenth, Jain's index.", rows)
 
 
-def measure_similarity(asked: Question) -> Measurement:
+def _measure_similarity(asked: Question) -> Measurement:
     found = cosine_similarities(asked.prototypes)
     rows = {label: asked.by_class(row) for label, row in zip(asked.labels, found, strict=True)}
     return Measurement("The cosines between the server's prototypes of the classes.", rows)
 
 
-def measure_scatter(asked: Question) -> Measurement:
+def _measure_scatter(asked: Question) -> Measurement:
     rows: Rows = {}
     for client, model in asked.models():
         model.must_be_finite()
         if found := scatter(*model.net.features(model.params, asked.state.members.test[client]), len(asked.labels)):
             rows[f"client {client}"] = {**found._asdict(), "ratio": found.ratio}
     if asked.client is None:
-        rows["mean"] = over(list(rows.values()))
+        rows["mean"] = _over(list(rows.values()))
     return Measurement(
         "The embeddings of each client's test set: variance within and between classes, their ratio.", rows
     )
 
 
-def measure_margins(asked: Question) -> Measurement:
+def _measure_margins(asked: Question) -> Measurement:
     own = asked.prototypes
     seen = own.support[:, 0] > 0
     per_class = zip(
         asked.labels, other_classes(own, own).tolist(), semantic_margins(own, own).tolist(), seen.tolist(), strict=True
     )
-    rows: Rows = {"mean": both_readings(own)}
+    rows: Rows = {"mean": _both_readings(own)}
     rows |= {f"class {label}": {"between": far, "letter": mu} for label, far, mu, there in per_class if there}
-    rows |= {f"round {number}": both_readings(centres(kept)) for number, kept in asked.trace}
+    rows |= {f"round {number}": _both_readings(centres(kept)) for number, kept in asked.trace}
     return Measurement(
         "The aggregate mean margin of the server's prototypes: the mean distance to the other classes' prototypes, and "
         "Eq. (15) to the letter; of each class, and over the rounds in trace/.",
@@ -146,14 +146,14 @@ def measure_margins(asked: Question) -> Measurement:
     )
 
 
-def both_readings(prototypes: Prototypes) -> dict[str, float]:
+def _both_readings(prototypes: Prototypes) -> dict[str, float]:
     return {
         "between": aggregate_mean_margin(prototypes, "between"),
         "letter": aggregate_mean_margin(prototypes, "letter"),
     }
 
 
-def measure_drift(asked: Question) -> Measurement:
+def _measure_drift(asked: Question) -> Measurement:
     _, trace = asked.prototypes, asked.trace
     if len(trace) < 2:
         raise UserError(
@@ -169,7 +169,7 @@ def measure_drift(asked: Question) -> Measurement:
     )
 
 
-def measure_cost(asked: Question) -> Measurement:
+def _measure_cost(asked: Question) -> Measurement:
     rounds = asked.result.rounds
     whole = cost_of_rounds(rounds)
     ways = dict.fromkeys(key for row in rounds for key in row if key.startswith("accuracy_") and row[key] is not None)
@@ -185,7 +185,7 @@ def measure_cost(asked: Question) -> Measurement:
     )
 
 
-def measure_gradients(asked: Question) -> Measurement:
+def _measure_gradients(asked: Question) -> Measurement:
     state = asked.state
     method, members = state.config.method, state.members
     kept, down = state.kept[0], method.broadcast(state.server, 0)
@@ -208,7 +208,7 @@ def measure_gradients(asked: Question) -> Measurement:
     )
 
 
-def features(asked: Question) -> list[Tensor]:
+def _features(asked: Question) -> list[Tensor]:
     """The embeddings of each client's training examples by its own model; of many, some at equal distances."""
     found = []
     for client, model in asked.models():
@@ -222,10 +222,10 @@ def some(z: Tensor, limit: int) -> Tensor:
     return z if len(z) <= limit else z[torch.arange(limit) * len(z) // limit]
 
 
-def measure_discrepancy(asked: Question) -> Measurement:
+def _measure_discrepancy(asked: Question) -> Measurement:
     if asked.beside is None:
         raise UserError("discrepancy is between the features of two runs: give the other one with --beside DIR.")
-    mine, theirs = features(replace(asked, client=None)), features(Question(asked.beside))
+    mine, theirs = _features(replace(asked, client=None)), _features(Question(asked.beside))
     dims = [sorted({one.shape[1] for one in all_of}) for all_of in (mine, theirs)]
     if len({*dims[0], *dims[1]}) > 1:
         raise UserError(f"The embeddings have {dims[0]} and {dims[1]} dimensions; they must be the same (net.dim).")
@@ -239,19 +239,19 @@ def measure_discrepancy(asked: Question) -> Measurement:
 
 
 MEASURES: dict[str, Callable[[Question], Measurement]] = {
-    "classification": measure_classification,
-    "confusion": measure_confusion,
-    "cost": measure_cost,
-    "discrepancy": measure_discrepancy,
-    "drift": measure_drift,
-    "fairness": measure_fairness,
-    "gradients": measure_gradients,
-    "margins": measure_margins,
-    "scatter": measure_scatter,
-    "similarity": measure_similarity,
+    "classification": _measure_classification,
+    "confusion": _measure_confusion,
+    "cost": _measure_cost,
+    "discrepancy": _measure_discrepancy,
+    "drift": _measure_drift,
+    "fairness": _measure_fairness,
+    "gradients": _measure_gradients,
+    "margins": _measure_margins,
+    "scatter": _measure_scatter,
+    "similarity": _measure_similarity,
 }
 CHEAP = ("fairness", "classification", "cost")
-OF_ONE = ("classification", "confusion", "scatter")
+_OF_ONE = ("classification", "confusion", "scatter")
 """What can be measured of one client."""
 
 
@@ -267,8 +267,8 @@ def measure(
     for name in what:
         if name not in MEASURES:
             raise UserError(f"There is no measure {name!r}. {did_you_mean(name, MEASURES)}")
-    if client is not None and not set(what) & set(OF_ONE):
-        raise UserError(f"--client {client}: only {', '.join(OF_ONE)} can be measured of one client.")
+    if client is not None and not set(what) & set(_OF_ONE):
+        raise UserError(f"--client {client}: only {', '.join(_OF_ONE)} can be measured of one client.")
     if beside is not None and "discrepancy" not in what:
         raise UserError("--beside: only discrepancy is between two runs. Ask for it: --what discrepancy.")
     asked = Question(result, client, accuracy, beside)

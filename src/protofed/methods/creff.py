@@ -79,7 +79,7 @@ class CReFF(SharedModel, Method[RetrainingServer, Weights, GradientUpload, Nothi
         """Per class of the client the mean gradient of the head, at the model that it was sent."""
         z, y = trained.features(before=True)
         head = selected(trained.start, "head.")
-        size = sum(value.numel() for value in trainable_head(trained.net, head).values())
+        size = sum(value.numel() for value in _trainable_head(trained.net, head).values())
         gradients = Prototypes.empty(trained.net.classes, size)
         for label in y.unique().tolist():
             of_class = y == label
@@ -119,7 +119,7 @@ class CReFF(SharedModel, Method[RetrainingServer, Weights, GradientUpload, Nothi
         """The head after SGD on the features, which are balanced."""
         x, y = features.flatten(0, 1), torch.arange(len(features)).repeat_interleave(self.each)
         with torch.enable_grad():
-            moving = {name: value.clone().requires_grad_() for name, value in trainable_head(net, head).items()}
+            moving = {name: value.clone().requires_grad_() for name, value in _trainable_head(net, head).items()}
             optimiser = torch.optim.SGD(list(moving.values()), self.head_lr)
             for _ in range(self.head_epochs):
                 order = torch.randperm(len(x), generator=draw) if self.head_batch else torch.arange(len(x))
@@ -133,7 +133,7 @@ class CReFF(SharedModel, Method[RetrainingServer, Weights, GradientUpload, Nothi
         return {"head": net({**server.params, **server.head}, x)[1]}
 
 
-def trainable_head(net: Net, head: Params) -> Params:
+def _trainable_head(net: Net, head: Params) -> Params:
     """The tensors of a head that train, sorted by name."""
     return {name: head[name] for name in sorted(head) if net.trains(name, head[name])}
 
@@ -141,7 +141,7 @@ def trainable_head(net: Net, head: Params) -> Params:
 def head_gradient(net: Net, head: Params, z: Tensor, y: Tensor) -> Tensor:
     """The gradient [size of the head] of the mean cross-entropy of embeddings [n, dim] with labels [n]."""
     with torch.enable_grad():
-        leaves = {name: value.detach().requires_grad_() for name, value in trainable_head(net, head).items()}
+        leaves = {name: value.detach().requires_grad_() for name, value in _trainable_head(net, head).items()}
         loss = F.cross_entropy(net.head({**head, **leaves}, z), y)
         gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
         return torch.cat([gradient.flatten() for gradient in gradients])

@@ -38,7 +38,7 @@ from protofed.methods.parts.shared_model import SharedModel
 from protofed.methods.parts.sphere import orthonormal, uniform
 from protofed.net import ADDED, selected
 
-SCALE = f"{ADDED}scale"
+_SCALE = f"{ADDED}scale"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FedNH(SharedModel, Method[Weights, Weights, ModelWithPrototypes, Nothing])
         spread = uniform if self.initial == "uniform" else orthonormal
         head = {name: torch.zeros_like(value) for name, value in selected(params, "head.").items()}
         head[site.net.linear_head] = spread(site.net.classes, site.net.dim, site.seed).clone()
-        return Weights(params | head | ({SCALE: torch.tensor(self.scale)} if self.learn_scale else {}))
+        return Weights(params | head | ({_SCALE: torch.tensor(self.scale)} if self.learn_scale else {}))
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Algorithm 1, line 13: the head is fixed."""
@@ -75,7 +75,7 @@ class FedNH(SharedModel, Method[Weights, Weights, ModelWithPrototypes, Nothing])
     def logits(self, net: Net, params: Params, x: Tensor) -> Tensor:
         """Eq. (2): s times the cosine between the embedding and each prototype."""
         unit_z = self.compared_embeddings(net.embed(params, x))
-        return params.get(SCALE, self.scale) * unit_z @ params[net.linear_head].T
+        return params.get(_SCALE, self.scale) * unit_z @ params[net.linear_head].T
 
     def compared_embeddings(self, z: Tensor) -> Tensor:
         """Prototypes are compared with embeddings of unit length."""

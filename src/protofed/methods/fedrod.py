@@ -32,7 +32,7 @@ from protofed.net import ADDED, selected, without_added
 
 WEIGHT, BIAS, HYPER1, HYPER2 = (f"{ADDED}{name}" for name in ("weight", "bias", "hyper1", "hyper2"))
 """The personal head, and the two layers of the hyper-network that can compute it."""
-ABSENT = -1e4
+_ABSENT = -1e4
 """Added to the score of a class that a client does not hold, for the logarithm of its share 0."""
 
 
@@ -91,7 +91,7 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
         """Shared head: balanced softmax. Personal head: cross-entropy of both, without a gradient to the rest."""
         z = net.embed(params, batch.x)
         logits = net.head(params, z)
-        prior = torch.where(kept.shares > 0, kept.shares.clamp(min=1e-12).log(), ABSENT)
+        prior = torch.where(kept.shares > 0, kept.shares.clamp(min=1e-12).log(), _ABSENT)
         both = logits.detach() + self.personal_scores(params, z.detach(), kept.shares)
         return Loss(balanced=cross_entropy(logits + prior, batch), personal=cross_entropy(both, batch))
 

@@ -55,8 +55,8 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
         As long as every client belongs to the first centre, k-means over the uploads gives the centres.
         """
         member, models = server.member.clone(), dict(server.models)
-        sent = torch.stack([flatten_weights(site.net, upload.message.params) for upload in uploads])
-        centres = torch.stack([flatten_weights(site.net, models[str(k)]) for k in range(self.centres)])
+        sent = torch.stack([_flatten_weights(site.net, upload.message.params) for upload in uploads])
+        centres = torch.stack([_flatten_weights(site.net, models[str(k)]) for k in range(self.centres)])
         not_split_yet = not member.any()
         if not_split_yet and self.centres > 1:
             one_class = torch.zeros(len(sent), dtype=torch.long)
@@ -70,6 +70,6 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
         return Centres(models, member)
 
 
-def flatten_weights(net: Net, params: Params) -> Tensor:
+def _flatten_weights(net: Net, params: Params) -> Tensor:
     """All weights of a model in one vector, without batch norm statistics."""
     return torch.cat([params[name].double().flatten() for name in sorted(params) if net.trains(name, params[name])])

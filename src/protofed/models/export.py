@@ -30,7 +30,7 @@ def write_model(model: Model, path: Path) -> None:
     model.must_be_finite()
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".onnx":
-        write_atomically(path, as_onnx(model))
+        write_atomically(path, _as_onnx(model))
     else:
         write_atomically(path, as_safetensors(model))
 
@@ -53,10 +53,10 @@ def as_safetensors(model: Model, more: Mapping[str, str] | None = None) -> bytes
         "protofed": __version__,
         **(more or {}),
     }
-    return in_net_order(save({name: value.contiguous() for name, value in state.items()}, about))
+    return _in_net_order(save({name: value.contiguous() for name, value in state.items()}, about))
 
 
-def in_net_order(content: bytes) -> bytes:
+def _in_net_order(content: bytes) -> bytes:
     """The same safetensors with the metadata sorted: the library writes them in a new order every time."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
@@ -66,7 +66,7 @@ def in_net_order(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
-def as_onnx(model: Model) -> bytes:
+def _as_onnx(model: Model) -> bytes:
     """A graph from raw inputs [n, ...] to `embedding` [n, dim] and `logits` [n, classes]."""
     try:
         import onnx  # noqa: F401
@@ -76,7 +76,7 @@ def as_onnx(model: Model) -> bytes:
             f"ONNX needs the package {problem.name}: pip install 'protofed[onnx]', or export .safetensors."
         ) from problem
     inputs = torch.zeros(2, *model.data.shape)
-    with warnings.catch_warnings(), quiet("torch.onnx"):  # of torchvision, and of torch's own old ways
+    with warnings.catch_warnings(), _quiet("torch.onnx"):  # of torchvision, and of torch's own old ways
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             FromRaw(model).eval(),
@@ -92,7 +92,7 @@ def as_onnx(model: Model) -> bytes:
 
 
 @contextmanager
-def quiet(name: str) -> Iterator[None]:
+def _quiet(name: str) -> Iterator[None]:
     """Only errors of that logger."""
     logger = logging.getLogger(name)
     before = logger.level

@@ -93,17 +93,17 @@ def join_run(
     config, members, server, _ = result.state
     method, number = config.method, len(members)
     own = Federation([data], None if test is None else [test], members.labels, name="newcomer")
-    model_client = check_same_inputs(members.train, own.train[0])
-    examples, exam = scaled(members.train, model_client or 0, own.train[0], own.test[0])
+    model_client = _check_same_inputs(members.train, own.train[0])
+    examples, exam = _scaled(members.train, model_client or 0, own.train[0], own.test[0])
     if not len(exam):
         raise UserError("The newcomer has nothing to be tested on: give a test set, or five examples of a class.")
-    made = chosen(net, members.nets[model_client or 0], examples.shape, len(members.labels))
+    made = _chosen(net, members.nets[model_client or 0], examples.shape, len(members.labels))
     made = made.starting_from(layers) if layers else made
     replace(members, nets=(*members.nets, made)).check_nets(config.method_name, method)
     seed = config.run.seed if seed is None else seed
     client = Client(made, seed, config.run.rounds, number, number + 1, examples)
     held = torch.bincount(examples.labels, minlength=len(members.labels)) > 0
-    down, training = of_classes(method.broadcast(server, number), held), replace(config.train, epochs=epochs)
+    down, training = _of_classes(method.broadcast(server, number), held), replace(config.train, epochs=epochs)
     with one_thread():
         trained, _ = take_part(method, client, method.join(client), down, training)
         kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)
@@ -145,7 +145,7 @@ def read_newcomer(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
     return (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"]) if "x_test" in arrays else None
 
 
-def check_same_inputs(others: tuple[Examples, ...], own: Examples) -> int | None:
+def _check_same_inputs(others: tuple[Examples, ...], own: Examples) -> int | None:
     """The first client that has inputs of the newcomer's shape, dimensions of 1 aside."""
 
     def sides(examples: Examples) -> tuple[int, ...]:
@@ -154,16 +154,16 @@ def check_same_inputs(others: tuple[Examples, ...], own: Examples) -> int | None
     return next((client for client, other in enumerate(others) if sides(other) == sides(own)), None)
 
 
-def scaled(others: tuple[Examples, ...], client: int, train: Examples, test: Examples) -> tuple[Examples, Examples]:
+def _scaled(others: tuple[Examples, ...], client: int, train: Examples, test: Examples) -> tuple[Examples, Examples]:
     """The newcomer's examples normalised as the client's, or by its own statistics where every client has its own."""
-    train, test = like(others[client], train), like(others[client], test)
+    train, test = _like(others[client], train), _like(others[client], test)
     if any(other.shape == train.shape and other.input != others[client].input for other in others):
         train = train.by_own_statistics()
         test = test.normalised_like(train)
     return train, test
 
 
-def like(other: Examples, own: Examples) -> Examples:
+def _like(other: Examples, own: Examples) -> Examples:
     """The newcomer's examples, shaped (unless nothing is normalised) and normalised as the other's."""
     if other.shape != own.shape and (other.scale, other.mean, other.std) == (1.0, 0.0, 1.0):
         return own
@@ -173,7 +173,7 @@ def like(other: Examples, own: Examples) -> Examples:
         raise UserError(f"The newcomer's data do not fit the run's: {problem}") from problem
 
 
-def chosen(given: Any, other: Net, shape: tuple[int, ...], classes: int) -> Net:
+def _chosen(given: Any, other: Net, shape: tuple[int, ...], classes: int) -> Net:
     """The newcomer's net."""
     if given is None:
         return other
@@ -182,12 +182,12 @@ def chosen(given: Any, other: Net, shape: tuple[int, ...], classes: int) -> Net:
     return OwnNet.net(given, "net", shape, classes)
 
 
-def of_classes(message: Any, held: Tensor) -> Any:
+def _of_classes(message: Any, held: Tensor) -> Any:
     """A message without the prototypes of classes that the client does not have."""
     if isinstance(message, Prototypes):
         return message.of_classes(held)
     if isinstance(message, dict):
-        return {key: of_classes(part, held) for key, part in message.items()}
+        return {key: _of_classes(part, held) for key, part in message.items()}
     if hasattr(message, "_replace"):
-        return message._replace(**{key: of_classes(part, held) for key, part in message._asdict().items()})
+        return message._replace(**{key: _of_classes(part, held) for key, part in message._asdict().items()})
     return message

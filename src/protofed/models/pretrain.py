@@ -171,7 +171,7 @@ def train_epochs(config: Config, net: Net, examples: Examples, tell: Tell) -> Pa
     training, seed = config.train, config.run.seed
     params, begun = Client(net, seed, 0, 0, 1, examples).fresh_params(), perf_counter()
     for epoch in range(training.epochs):
-        now = replace(training, lr=training.lr * cosine(epoch, training.epochs))
+        now = replace(training, lr=training.lr * _cosine(epoch, training.epochs))
         client = Client(net, seed, epoch, 0, 1, examples)
         outcome = train_client(Local(), client, examples, params, (), (), (Phase(1),), now)
         loss = float(sum(outcome.terms.values())) / max(1.0, outcome.examples_seen)
@@ -188,10 +188,10 @@ def train_epochs(config: Config, net: Net, examples: Examples, tell: Tell) -> Pa
     return params
 
 
-def cosine(epoch: int, epochs: int) -> float:
+def _cosine(epoch: int, epochs: int) -> float:
     """The share of the learning rate that is left in an epoch: 1 in the first, near 0 in the last.
 
-    >>> [round(cosine(epoch, 4), 3) for epoch in range(4)]
+    >>> [round(_cosine(epoch, 4), 3) for epoch in range(4)]
     [1.0, 0.854, 0.5, 0.146]
     """
     return 0.5 * (1 + math.cos(math.pi * epoch / epochs))

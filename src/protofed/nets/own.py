@@ -42,8 +42,8 @@ class OwnNet:
         """The net for inputs of a shape; one that does not fit them, or the classes, is refused."""
         try:
             with torch.random.fork_rng(devices=[]):  # only to look at it
-                look = copied(given)
-            own = cls(given if callable_only(given) else look, place, *understood(look, place))
+                look = _copied(given)
+            own = cls(given if _callable_only(given) else look, place, *_understood(look, place))
             what = look[0] if isinstance(look, tuple) else look
             made = Joint if own.kind == "joint" else Net
             net = made(
@@ -52,10 +52,10 @@ class OwnNet:
                 shape,
                 classes,
                 own.together,
-                given=not callable_only(given),
+                given=not _callable_only(given),
                 source=repr(look),
             )
-            try_out(net, None if callable_only(given) else in_line(*look) if own.kind == "pair" else what, shape)
+            _try_out(net, None if _callable_only(given) else in_line(*look) if own.kind == "pair" else what, shape)
         except UserError:
             raise
         except Exception as problem:  # whatever a stranger's module may raise
@@ -64,16 +64,16 @@ class OwnNet:
 
     def apart(self) -> tuple[nn.Module, nn.Module]:
         """A new body and head."""
-        given = copied(self.given)
+        given = _copied(self.given)
         if self.kind == "pair":
             return given[0], given[1]
         if self.kind == "joint":
             return given, nn.Identity()
         module = given[0] if isinstance(given, tuple) else given
         if self.kind == "named":
-            head = swap(module, self.last, nn.Identity())
+            head = _swap(module, self.last, nn.Identity())
             return module, head
-        layers = layers_of(module)
+        layers = _layers_of(module)
         at = [name for name, _ in layers].index(self.last)
         return nn.Sequential(OrderedDict(layers[:at])), nn.Sequential(OrderedDict(layers[at:]))
 
@@ -82,9 +82,9 @@ class OwnNet:
         if self.kind == "pair":
             return in_line(body, head)
         if self.kind == "named":
-            swap(body, self.last, head)
+            _swap(body, self.last, head)
         if self.kind == "sequence":
-            return nn.Sequential(OrderedDict([*layers_of(body), *layers_of(head)]))
+            return nn.Sequential(OrderedDict([*_layers_of(body), *_layers_of(head)]))
         return body
 
 
@@ -111,17 +111,17 @@ class Joint(Net):
         return out
 
 
-def callable_only(given: Any) -> bool:
+def _callable_only(given: Any) -> bool:
     """Is it a function that makes the net?"""
     return callable(given) and not isinstance(given, nn.Module)
 
 
-def copied(given: Any) -> Any:
+def _copied(given: Any) -> Any:
     """A net of its own, of what was given or of what the function makes."""
-    return deepcopy(given() if callable_only(given) else given)
+    return deepcopy(given() if _callable_only(given) else given)
 
 
-def understood(given: Any, place: str) -> tuple[Kind, str]:
+def _understood(given: Any, place: str) -> tuple[Kind, str]:
     """Which of the ways it was given in, and the name of the layer where its head begins."""
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], nn.Module):
         module, last = given
@@ -131,15 +131,15 @@ def understood(given: Any, place: str) -> tuple[Kind, str]:
             names = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
             if last not in names:
                 raise UserError(f"{place} has no layer {last!r}. It has: {', '.join(names)}.")
-            return ("sequence" if in_call_order(module) and "." not in last else "named"), last
+            return ("sequence" if _in_call_order(module) and "." not in last else "named"), last
     if not isinstance(given, nn.Module):
         raise UserError(
             f"{place} is a {type(given).__name__}; a net is a module, (module, name of its last layer), "
             "(body, head), or a function that makes one of these."
         )
-    if not in_call_order(given):
+    if not _in_call_order(given):
         return "joint", ""
-    having = [name for name, layer in layers_of(given) if any(True for _ in layer.parameters())]
+    having = [name for name, layer in _layers_of(given) if any(True for _ in layer.parameters())]
     if not having:
         raise UserError(f"{place} has no parameters: it cannot learn.")
     if len(having) == 1:
@@ -150,17 +150,17 @@ def understood(given: Any, place: str) -> tuple[Kind, str]:
     return "sequence", having[-1]
 
 
-def layers_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
+def _layers_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """All its layers; `named_children` would leave out one that stands there a second time."""
     return [(name, layer) for name, layer in module._modules.items() if layer is not None]
 
 
-def in_call_order(module: nn.Module) -> bool:
+def _in_call_order(module: nn.Module) -> bool:
     """Is it a plain sequence of layers?"""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def swap(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
+def _swap(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     """Put a layer in the place of that name; what was there before."""
     parent, _, leaf = name.rpartition(".")
     before = module.get_submodule(name)
@@ -168,7 +168,7 @@ def swap(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     return before
 
 
-def try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
+def _try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
     """Refuse a net that does not give what it must, or not what it gave before, or that hides what it changes."""
     params, x = net.init(torch.Generator()), torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
     filled = [value for value in params.values() if value.numel()]
@@ -198,15 +198,15 @@ def try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
     finally:
         net.train(False)
     before = {name: value for name, value in params.items() if name not in net.trainable}
-    if any(not torch.equal(used[name], value) for name, value in before.items()) or mixes(net, params, x):
+    if any(not torch.equal(used[name], value) for name, value in before.items()) or _mixes(net, params, x):
         net.alone = True
-    net.alone = net.alone or not maps(net, params, x)
+    net.alone = net.alone or not _maps(net, params, x)
     now = dict(net.module.named_buffers())
     if any(not torch.equal(now[name], value) for name, value in hidden.items()):
         raise UserError(f"{net.name} changes a buffer that is not in its state dict: register it as persistent.")
 
 
-def maps(net: Net, params: Params, x: Tensor) -> bool:
+def _maps(net: Net, params: Params, x: Tensor) -> bool:
     """Can it be mapped over clients? Not if what it does depends on the values of a tensor."""
     moving = {name: torch.stack([value, value]) for name, value in params.items() if name in net.trainable}
     fixed = {name: value for name, value in params.items() if name not in moving}
@@ -217,7 +217,7 @@ def maps(net: Net, params: Params, x: Tensor) -> bool:
     return True
 
 
-def mixes(net: Net, params: Params, x: Tensor) -> bool:
+def _mixes(net: Net, params: Params, x: Tensor) -> bool:
     """Does an example's output depend, in training, on what else is in the batch?"""
     net.train(True)
     try:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from protofed.errors import UserError
 
 Stride = Annotated[int, Ge(1)]
-NARROW = 16
+_NARROW = 16
 """With fewer channels than this, oneDNN's gradient of a 1x1 convolution with a stride writes where it must not: issue
 6035 of uxlfoundation/oneDNN. The process crashes, or the gradient is wrong."""
 
@@ -77,7 +77,7 @@ class Block(nn.Module):
         self.short: nn.Module = nn.Identity()
         if stride > 1 or ins != outs:
             short: OrderedDict[str, nn.Module] = OrderedDict()
-            if stride > 1 and ins < NARROW:
+            if stride > 1 and ins < _NARROW:
                 short["pick"], stride = nn.AvgPool2d(1, stride), 1  # every other pixel, as it is
             short["conv"] = nn.Conv2d(ins, outs, 1, stride, bias=False)
             short["norm"] = design.normed(outs)

@@ -30,14 +30,14 @@ class Picture(NamedTuple):
     load: Callable[[Path], Any] = FinishedRun.load
 
 
-def partition_picture(runs: Sequence[FinishedRun], wishes: Wishes) -> Figure:
+def _partition_picture(runs: Sequence[FinishedRun], wishes: Wishes) -> Figure:
     """Of one run."""
     if len(runs) > 1:
         raise UserError(f"A partition is drawn of one run; got {len(runs)}.")
     return partition.draw_holdings(runs[0].members(), f"{runs[0].data}, {runs[0].config.partition_name}")
 
 
-def sweep_picture(sweeps: Sequence[list[SettingRow]], wishes: Wishes) -> Figure:
+def _sweep_picture(sweeps: Sequence[list[SettingRow]], wishes: Wishes) -> Figure:
     """Of one sweep."""
     if len(sweeps) > 1:
         raise UserError(f"A sweep is drawn by itself; got {len(sweeps)} folders.")
@@ -49,7 +49,7 @@ PICTURES: dict[str, Picture] = {
     "losses": Picture("the terms of the loss over rounds", lambda runs, w: curves.losses(runs, w.window)),
     "cost": Picture("accuracy against megabytes sent", lambda runs, w: curves.cost(runs, w.by, w.window)),
     "clients": Picture("the accuracy of each client", lambda runs, w: clients.clients(runs, w.by)),
-    "partition": Picture("who holds what", partition_picture),
+    "partition": Picture("who holds what", _partition_picture),
     "tsne": Picture("test embeddings and prototypes, by t-SNE", lambda runs, w: scatter.tsne(runs)),
     "pca": Picture("the same by principal components", lambda runs, w: scatter.pca(runs)),
     "similarity": Picture(
@@ -58,6 +58,6 @@ PICTURES: dict[str, Picture] = {
     "embeddings": Picture("some clients side by side", lambda runs, w: scatter.embeddings(runs, w.clients)),
     "attention": Picture("how much each client counts (protomargin)", lambda runs, w: clients.attention(runs)),
     "margins": Picture("how far prototypes are apart, over rounds", lambda runs, w: curves.margin_curves(runs)),
-    "sweep": Picture("accuracy under varying values (DIR is a sweep's)", sweep_picture, read_sweep),
+    "sweep": Picture("accuracy under varying values (DIR is a sweep's)", _sweep_picture, read_sweep),
     "spiral": Picture("embeddings of two dimensions", lambda runs, w: spiral.spiral_picture(runs, w.clients)),
 }

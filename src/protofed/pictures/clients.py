@@ -31,11 +31,11 @@ def client_accuracies(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS) -
 def clients(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS) -> Figure:
     """The strips of runs."""
     several = ", clients of all seeds" if len(group_by_setting(runs)) < len(runs) else ""
-    return strips(client_accuracies(runs, ways), ", ".join(dict.fromkeys(run.data for run in runs)) + several)
+    return _strips(client_accuracies(runs, ways), ", ".join(dict.fromkeys(run.data for run in runs)) + several)
 
 
 @lettered
-def strips(found: Mapping[str, np.ndarray], title: str) -> Figure:
+def _strips(found: Mapping[str, np.ndarray], title: str) -> Figure:
     """A strip of points for each name, one a client, and a bar at the mean."""
     picture, axis = plt.subplots(figsize=(COLUMN, 0.8 + 0.38 * len(found)))
     for place, values in enumerate(found.values()):

@@ -34,7 +34,7 @@ def said(way: str) -> str:
     return {"head": "", "global": ", the server's model"}.get(way, f", by {way.replace('_', ' ')}")
 
 
-def learned(
+def _learned(
     runs: Sequence[FinishedRun], ways: Sequence[str]
 ) -> dict[str, tuple[list[FinishedRun], list[int], np.ndarray]]:
     """For each group of runs and way to predict the runs, the rounds tested, and the accuracies in percent."""
@@ -48,7 +48,7 @@ def learned(
     return found
 
 
-def about(runs: Sequence[FinishedRun]) -> str:
+def _about(runs: Sequence[FinishedRun]) -> str:
     """The data, and over how many seeds the mean is taken."""
     seeds = sorted({len(group) for group in group_by_setting(runs).values()})
     told = f", mean and spread over {'-'.join(map(str, seeds))} seeds" if seeds[-1] > 1 else ""
@@ -57,9 +57,9 @@ def about(runs: Sequence[FinishedRun]) -> str:
 
 def curves(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int = 1) -> Figure:
     """Accuracy over rounds; a moving average if there is a window."""
-    found = learned(runs, ways)
+    found = _learned(runs, ways)
     panel = bands.BandPanel(
-        about(runs),
+        _about(runs),
         {title: rounds for title, (_, rounds, _) in found.items()},
         {title: accuracies for title, (_, _, accuracies) in found.items()},
         upward="accuracy in %" + (f", mean of {window} rounds" if window > 1 else ""),
@@ -69,7 +69,7 @@ def curves(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int 
 
 def losses(runs: Sequence[FinishedRun], window: int = 1) -> Figure:
     """Each term of the training loss over rounds, one above the other."""
-    groups = group_by_setting([run._replace(rounds=[{**row, **terms(row)} for row in run.rounds]) for run in runs])
+    groups = group_by_setting([run._replace(rounds=[{**row, **_terms(row)} for row in run.rounds]) for run in runs])
     panels = []
     for term in dict.fromkeys(term for run in runs for row in run.rounds for term in row["loss"]):
         found = {title: got for title, group in groups.items() if (got := values(group, f"loss {term}"))}
@@ -82,7 +82,7 @@ def losses(runs: Sequence[FinishedRun], window: int = 1) -> Figure:
     return bands.draw_bands(panels, columns=1, window=window)
 
 
-def terms(row: dict[str, object]) -> dict[str, object]:
+def _terms(row: dict[str, object]) -> dict[str, object]:
     """The terms of a round's loss as keys of their own."""
     loss = row["loss"]
     return {f"loss {term}": value for term, value in loss.items()} if isinstance(loss, dict) else {}
@@ -92,7 +92,7 @@ def cost(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int = 
     """Accuracy against megabytes sent so far; who sends nothing is a line at its last accuracy."""
     along: dict[str, list[float]] = {}
     lines, levels = {}, {}
-    for title, (group, rounds, accuracies) in learned(runs, ways).items():
+    for title, (group, rounds, accuracies) in _learned(runs, ways).items():
         so_far = np.mean([[megabytes[at] for at in rounds] for megabytes in map(sent_so_far, group)], 0)
         if so_far[-1] > 0:
             moved = so_far > 0
@@ -100,7 +100,7 @@ def cost(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int = 
         else:
             levels[f"{title} (sends nothing)"] = float(accuracies[:, -1].mean())
     panel = bands.BandPanel(
-        about(runs),
+        _about(runs),
         along,
         lines,
         along="MB sent so far, by all clients, both ways",
@@ -122,7 +122,7 @@ def margin_curves(runs: Sequence[FinishedRun]) -> Figure:
     if not found:
         raise UserError("None of these runs has a trace of its prototypes: run with --set run.trace_every=5.")
     panel = bands.BandPanel(
-        about(runs),
+        _about(runs),
         {title: rounds for title, (rounds, _) in found.items()},
         {title: got for title, (_, got) in found.items()},
         upward="mean distance to other classes",

@@ -19,7 +19,7 @@ from protofed.pictures.runs import FinishedRun
 from protofed.prototypes import Prototypes
 from protofed.training import take_part
 
-MOST_SAMPLES = 1_500
+_MOST_SAMPLES = 1_500
 """So many test embeddings are shown, drawn at random where there are more."""
 
 
@@ -65,7 +65,7 @@ def server_prototypes(result: Result) -> Prototypes | None:
     return found if found is not None and found.mean.shape[-1] == result.state.members.nets[0].dim else None
 
 
-def comparable(result: Result) -> Prototypes:
+def _comparable(result: Result) -> Prototypes:
     """The server's prototypes where embeddings can be put beside them; protomargin's are scaled, channel by channel."""
     net, found = result.state.members.nets[0], server_prototypes(result)
     if found is None or result.state.config.method.compared_embeddings(found.mean) is None:
@@ -73,7 +73,7 @@ def comparable(result: Result) -> Prototypes:
     return found
 
 
-def reading(state: State) -> Callable[[Net, Params, Examples], tuple[Tensor, Tensor]]:
+def _reading(state: State) -> Callable[[Net, Params, Examples], tuple[Tensor, Tensor]]:
     """How the method looks at embeddings: as they are, or (fednh) at length 1."""
 
     def features(net: Net, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
@@ -89,13 +89,13 @@ def state_of_run(result: Result, members: Members) -> State:
     return result.state._replace(members=members)
 
 
-def everybody(run: FinishedRun, title: str, most: int = MOST_SAMPLES) -> Embedded:
+def everybody(run: FinishedRun, title: str, most: int = _MOST_SAMPLES) -> Embedded:
     """Each client's model (or the one they share) on its own test set: at most so many examples in all."""
     result, members = run.result(), run.members()
     state = state_of_run(result, members)
     if len({net.dim for net in members.nets}) > 1:
         raise UserError(f"{run.method}: its nets' embeddings have different sizes, so they are in no common space.")
-    features, samples, local = reading(state), [], []
+    features, samples, local = _reading(state), [], []
     with one_thread():
         for number in range(len(members)):
             model = state.model(number)
@@ -107,7 +107,7 @@ def everybody(run: FinishedRun, title: str, most: int = MOST_SAMPLES) -> Embedde
     if not len(shown.y):
         raise UserError(f"{run.folder}: its clients have no test examples to embed.")
     which = np.sort(random_state("embeddings", run.config.run.seed).permutation(len(shown.y))[:most])
-    shared = Points.means(comparable(result), -1)
+    shared = Points.means(_comparable(result), -1)
     return Embedded(title, members.labels, shown.chosen(which), Points.joined(local), shared)
 
 
@@ -124,11 +124,11 @@ def params_of(state: State, number: int) -> Params:
     return method.exportable_params(trained.params, kept)
 
 
-def each(run: FinishedRun, title: str, clients: Sequence[int], most: int = MOST_SAMPLES) -> list[Embedded]:
+def each(run: FinishedRun, title: str, clients: Sequence[int], most: int = _MOST_SAMPLES) -> list[Embedded]:
     """Some clients' models on the same test examples, those of the classes that the client holds."""
     result, members = run.result(), run.members()
     state, found = state_of_run(result, members), []
-    features, shared = reading(state), Points.means(comparable(result), -1)
+    features, shared = _reading(state), Points.means(_comparable(result), -1)
     with one_thread():
         for number in clients:
             params, net = params_of(state, number), members.nets[number]

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from protofed.experiment.members import Members
 
-BLUE = COLOURS[0]
-MOST_CLIENTS = 60
+_BLUE = COLOURS[0]
+_MOST_CLIENTS = 60
 """With more clients than this, bubbles run together: sizes and numbers of classes are drawn instead."""
 
 
-def counts(members: Members) -> np.ndarray:
+def _counts(members: Members) -> np.ndarray:
     """Training examples of each class at each client [clients, classes]."""
     return np.stack([train.labels.bincount(minlength=members.classes).numpy() for train in members.train])
 
@@ -28,8 +28,8 @@ def counts(members: Members) -> np.ndarray:
 @lettered
 def draw_holdings(members: Members, title: str) -> Figure:
     """Who holds what."""
-    held = counts(members)
-    made = bubbles(members, held) if len(held) <= MOST_CLIENTS else spreads(held)
+    held = _counts(members)
+    made = _bubbles(members, held) if len(held) <= _MOST_CLIENTS else _spreads(held)
     made.tight_layout()
     made.suptitle(f"{title}\n{len(held)} clients, {held.sum():,} training examples", y=1.0, va="bottom")
     return made
@@ -40,18 +40,18 @@ def write_holdings(members: Members, title: str, out: Path) -> None:
     write_picture(draw_holdings(members, title), out)
 
 
-def bubbles(members: Members, held: np.ndarray) -> Figure:
+def _bubbles(members: Members, held: np.ndarray) -> Figure:
     """Client x class, the area being the number of examples; sizes on top."""
     clients, classes = held.shape
     wide, high = 0.6 + 0.14 * clients, 0.6 + 0.13 * min(classes, 40)
     made, (top, main) = plt.subplots(
         2, 1, sharex=True, height_ratios=[1, max(2 * high, 2)], figsize=(max(wide, COLUMN), max(high, 1.3) + 0.7)
     )
-    top.bar(range(clients), held.sum(1), color=BLUE)
+    top.bar(range(clients), held.sum(1), color=_BLUE)
     top.set_ylabel("examples")
     client, label = np.nonzero(held)
     most = held.max() or 1
-    main.scatter(client, label, s=45 * held[client, label] / most, color=BLUE, alpha=0.8, linewidths=0)
+    main.scatter(client, label, s=45 * held[client, label] / most, color=_BLUE, alpha=0.8, linewidths=0)
     main.set_xlabel(f"client (largest bubble: {most:,} examples)")
     main.set_ylabel("class")
     main.set_ylim(-0.7, classes - 0.3)
@@ -66,13 +66,13 @@ def bubbles(members: Members, held: np.ndarray) -> Figure:
     return made
 
 
-def spreads(held: np.ndarray) -> Figure:
+def _spreads(held: np.ndarray) -> Figure:
     """The clients' sizes in order, and how many clients have how many classes."""
     made, (left, right) = plt.subplots(1, 2, figsize=(COLUMN, 1.6))
-    left.plot(np.sort(held.sum(1))[::-1], color=BLUE)
+    left.plot(np.sort(held.sum(1))[::-1], color=_BLUE)
     left.set(xlabel="client, the largest first", ylabel="training examples", yscale="log")
     kinds, number = np.unique((held > 0).sum(1), return_counts=True)
-    right.bar(kinds, number, color=BLUE)
+    right.bar(kinds, number, color=_BLUE)
     right.set(xlabel="classes of a client", ylabel="clients", xticks=kinds)
     for axes in (left, right):
         open_axes(axes)

@@ -13,7 +13,7 @@ from protofed.experiment.members import Members, dataset_title
 from protofed.experiment.options import toml_value
 from protofed.experiment.results import Result, RoundRow
 
-UNSEEN = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds"}
+_UNSEEN = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds"}
 """Settings in which the runs of one curve may differ; those of [engine] change nothing either."""
 
 
@@ -52,32 +52,32 @@ class FinishedRun(NamedTuple):
         return Result.load(self.folder)
 
 
-def curve_settings(config: Config) -> dict[str, Any]:
+def _curve_settings(config: Config) -> dict[str, Any]:
     """What makes a curve another one: "section.key" and its value, without what does not matter."""
     table = {section: keys if isinstance(keys, dict) else {"": keys} for section, keys in config.table().items()}
     flat = {f"{section}.{key}": value for section, keys in table.items() for key, value in keys.items()}
-    return {key: value for key, value in flat.items() if key not in UNSEEN and not key.startswith("engine.")}
+    return {key: value for key, value in flat.items() if key not in _UNSEEN and not key.startswith("engine.")}
 
 
 def group_by_setting(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs that differ in their seeds only, together, each group by its method and what makes it another one."""
     groups: list[tuple[dict[str, Any], list[FinishedRun]]] = []
     for run in runs:
-        own = curve_settings(run.config) | {"data.name": run.data}
+        own = _curve_settings(run.config) | {"data.name": run.data}
         for known, group in groups:
             if known == own:
                 group.append(run)
                 break
         else:
             groups.append((own, [run]))
-    return {curve_name(own, [other for other, _ in groups]): group for own, group in groups}
+    return {_curve_name(own, [other for other, _ in groups]): group for own, group in groups}
 
 
-def curve_name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
+def _curve_name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
     """A method with the settings in which it differs from the others of its kind, and the data if there are several.
 
     >>> fast, slow = ({"method.name": "fedavg", "train.lr": lr, "data.name": "mnist"} for lr in (0.1, 0.01))
-    >>> curve_name(slow, [fast, slow])
+    >>> _curve_name(slow, [fast, slow])
     'fedavg, lr=0.01'
     """
     alike = [other for other in every if other["method.name"] == own["method.name"]]

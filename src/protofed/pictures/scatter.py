@@ -13,7 +13,7 @@ from protofed.pictures.embedded import Embedded, each, everybody
 from protofed.pictures.runs import FinishedRun, titles
 from protofed.pictures.style import COLUMN, head, lettered, look, make_panels
 
-NAMED = 20
+_NAMED = 20
 """With more classes than this there is no legend."""
 
 Flatten = Callable[[np.ndarray], np.ndarray]
@@ -58,7 +58,7 @@ def flattened(shown: Sequence[Embedded], flatten: Flatten) -> list[Embedded]:
 
 
 @lettered
-def draw_scatter(shown: Sequence[Embedded], alike: bool = False) -> Figure:
+def _draw_scatter(shown: Sequence[Embedded], alike: bool = False) -> Figure:
     """The panels, two in a row, with one legend; `alike`: with the same axes."""
     made, axes = make_panels(len(shown), 2, COLUMN if len(shown) == 1 else COLUMN / 2 + 0.2)
     scale = 1.0 if len(shown) == 1 else 0.55
@@ -91,16 +91,16 @@ def draw_scatter(shown: Sequence[Embedded], alike: bool = False) -> Figure:
         for axis in axes:
             axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     made.tight_layout(w_pad=0.6)
-    legend_text(made, shown)
+    _legend_text(made, shown)
     return made
 
 
-def legend_text(made: Figure, shown: Sequence[Embedded]) -> None:
+def _legend_text(made: Figure, shown: Sequence[Embedded]) -> None:
     """What the marks are, below."""
     every = [points.y for panel in shown for points in (panel.samples, panel.shared)]
     held = [int(label) for label in np.unique(np.concatenate(every))]
     handles = []
-    if len(held) <= NAMED:
+    if len(held) <= _NAMED:
         for label in held:
             colour, mark = look(label)
             name = str(shown[0].labels[label])[:14]
@@ -122,12 +122,12 @@ def legend_text(made: Figure, shown: Sequence[Embedded]) -> None:
 
 def tsne(runs: Sequence[FinishedRun]) -> Figure:
     """Each run by a t-SNE of its own: distances between panels mean nothing."""
-    return draw_scatter([flattened([panel], by_tsne)[0] for panel in map(everybody, runs, titles(runs))])
+    return _draw_scatter([flattened([panel], by_tsne)[0] for panel in map(everybody, runs, titles(runs))])
 
 
 def pca(runs: Sequence[FinishedRun]) -> Figure:
     """Each run in its own two principal directions."""
-    return draw_scatter([flattened([panel], by_pca)[0] for panel in map(everybody, runs, titles(runs))])
+    return _draw_scatter([flattened([panel], by_pca)[0] for panel in map(everybody, runs, titles(runs))])
 
 
 def embeddings(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figure:
@@ -135,4 +135,4 @@ def embeddings(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figure:
     panels = [
         flattened(each(run, title, clients or (0, 1)), by_pca) for run, title in zip(runs, titles(runs), strict=True)
     ]
-    return draw_scatter([panel for row in panels for panel in row], alike=len(runs) == 1)
+    return _draw_scatter([panel for row in panels for panel in row], alike=len(runs) == 1)

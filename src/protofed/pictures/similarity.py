@@ -26,7 +26,7 @@ class Alike(NamedTuple):
     superclass: Sequence[int] = ()  # of each class; () if there are none
 
 
-def most_similar(run: FinishedRun, title: str) -> Alike:
+def _most_similar(run: FinishedRun, title: str) -> Alike:
     """A run's prototypes; of several of a class the mean; classes that nobody has seen are left out."""
     result = run.result()
     found = server_prototypes(result)
@@ -37,7 +37,7 @@ def most_similar(run: FinishedRun, title: str) -> Alike:
         raise UserError(f"{run.folder}: fewer than two classes have a prototype.")
     there = (found.support > 0).to(found.mean.dtype).unsqueeze(-1)
     unit = F.normalize(((found.mean * there).sum(1) / there.sum(1).clamp(min=1))[seen], dim=-1)
-    places, over = seen.nonzero().squeeze(1).tolist(), superclasses(run)
+    places, over = seen.nonzero().squeeze(1).tolist(), _superclasses(run)
     return Alike(
         title,
         [result.labels[at] for at in places],
@@ -46,7 +46,7 @@ def most_similar(run: FinishedRun, title: str) -> Alike:
     )
 
 
-def superclasses(run: FinishedRun) -> tuple[int, ...]:
+def _superclasses(run: FinishedRun) -> tuple[int, ...]:
     """For each class its superclass, if the data have some and are at hand: the picture can do without."""
     if run.config.data.name == GIVEN:
         return ()
@@ -81,7 +81,7 @@ def boxes(superclass: Sequence[int]) -> list[tuple[int, int]]:
 
 def similarity_picture(runs: Sequence[FinishedRun]) -> Figure:
     return draw_similarity(
-        [class_order(most_similar(run, title)) for run, title in zip(runs, titles(runs), strict=True)]
+        [class_order(_most_similar(run, title)) for run, title in zip(runs, titles(runs), strict=True)]
     )
 
 

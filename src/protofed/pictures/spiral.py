@@ -26,7 +26,7 @@ class SpiralPanel(NamedTuple):
 
 
 @lettered
-def draw_spirals(panels: Sequence[SpiralPanel], columns: int = 4) -> Figure:
+def _draw_spirals(panels: Sequence[SpiralPanel], columns: int = 4) -> Figure:
     """The panels, side by side, each of half a column's width."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -49,7 +49,7 @@ def draw_spirals(panels: Sequence[SpiralPanel], columns: int = 4) -> Figure:
 
 def write_spirals(panels: Sequence[SpiralPanel], out: Path, columns: int = 4) -> None:
     """Write the panels; the ending of the name says in which format."""
-    write_picture(draw_spirals(panels, columns), out)
+    write_picture(_draw_spirals(panels, columns), out)
 
 
 def spiral_picture(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figure:
@@ -69,4 +69,4 @@ def spiral_picture(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figur
             z, y = net.features(params, members.balanced[0])
             told = title if number is None else f"{title}, client {number}"
             shown.append(SpiralPanel(told, z.numpy(), y.numpy(), params[net.linear_head].numpy()))
-    return draw_spirals(shown, columns=2)
+    return _draw_spirals(shown, columns=2)

@@ -39,8 +39,8 @@ STYLES = ("-", "--", "-.", ":")
 """So that lines can be told apart without colours, too."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 """So that classes can: seven of them, ten colours, hence 70 different pairs."""
-ENDINGS = (".png", ".svg", ".pdf")
-LETTERS: dict[Any, Any] = {
+_ENDINGS = (".png", ".svg", ".pdf")
+_LETTERS: dict[Any, Any] = {
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
@@ -61,7 +61,7 @@ def lettered(draw: Callable[Drawing, Made]) -> Callable[Drawing, Made]:
 
     @wraps(draw)
     def drawn(*args: Drawing.args, **options: Drawing.kwargs) -> Made:
-        with plt.rc_context(LETTERS):
+        with plt.rc_context(_LETTERS):
             return draw(*args, **options)
 
     return drawn
@@ -69,7 +69,7 @@ def lettered(draw: Callable[Drawing, Made]) -> Callable[Drawing, Made]:
 
 def must_be_a_picture(out: Path) -> None:
     """Refuse a name whose ending is not that of a picture."""
-    if out.suffix not in ENDINGS:
+    if out.suffix not in _ENDINGS:
         raise UserError(f"--out: got {out.name}; its name must end in .png, .svg or .pdf.")
 
 

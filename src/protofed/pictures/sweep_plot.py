@@ -12,21 +12,21 @@ from protofed.errors import UserError
 from protofed.measures.intervals import SettingRow
 from protofed.pictures.style import COLOURS, MARKS, STYLES, lettered, make_panels, open_axes
 
-ACCURACIES = ("by head", "by prototype", "server")
-APART = "prototype distance"
+_ACCURACIES = ("by head", "by prototype", "server")
+_APART = "prototype distance"
 
 
 @lettered
 def draw_sweep(found: Sequence[SettingRow]) -> Figure:
     """The first key of the grid is the axis, each combination of the others a line; means and 95 % intervals."""
     key = found[0].setting.partition("=")[0]
-    names = [name for name in ACCURACIES if any(name in row.figures for row in found)]
-    apart = any(APART in row.figures for row in found)
+    names = [name for name in _ACCURACIES if any(name in row.figures for row in found)]
+    apart = any(_APART in row.figures for row in found)
     made, axes = make_panels(1 + apart, 1, 1.9)
-    sweep_lines(axes[0], found, names, 100.0)
+    _sweep_lines(axes[0], found, names, 100.0)
     axes[0].set(ylabel="accuracy in %", xlabel="" if apart else key)
     if apart:
-        sweep_lines(axes[1], found, [APART], 1.0)
+        _sweep_lines(axes[1], found, [_APART], 1.0)
         axes[1].set(ylabel="distance of local\nto global prototypes", xlabel=key)
     for axis in axes:
         open_axes(axis)
@@ -37,14 +37,14 @@ def draw_sweep(found: Sequence[SettingRow]) -> Figure:
     return made
 
 
-def sweep_lines(axis: Axes, found: Sequence[SettingRow], names: Sequence[str], scale: float) -> None:
+def _sweep_lines(axis: Axes, found: Sequence[SettingRow], names: Sequence[str], scale: float) -> None:
     """A line for each name and each combination of the grid's other keys."""
-    places = numbers(list(dict.fromkeys(axis_value(row) for row in found)))
+    places = numbers(list(dict.fromkeys(_axis_value(row) for row in found)))
     others = list(dict.fromkeys(" ".join(row.setting.split()[1:]) for row in found))
     for number, other in enumerate(others):
         mine = [row for row in found if " ".join(row.setting.split()[1:]) == other]
         for place, name in enumerate(names):
-            told = [(places[axis_value(row)], row.interval(name)) for row in mine]
+            told = [(places[_axis_value(row)], row.interval(name)) for row in mine]
             there = sorted((at, one.mean, one.half or 0.0) for at, one in told if one)
             if there:
                 x, y, half = np.array(there).T
@@ -61,18 +61,18 @@ def sweep_lines(axis: Axes, found: Sequence[SettingRow], names: Sequence[str], s
                     linewidth=1.2,
                     label=f"{name}, {other}" if other else name,
                 )
-    if not all(map(is_number, places)):
+    if not all(map(_is_number, places)):
         axis.set_xticks(list(places.values()), list(places))
 
 
-def axis_value(row: SettingRow) -> str:
+def _axis_value(row: SettingRow) -> str:
     """The value of the grid's first key."""
     if not row.setting:
         raise UserError("This sweep has no grid: there is nothing along which to draw it.")
     return row.setting.split()[0].partition("=")[2]
 
 
-def is_number(value: str) -> bool:
+def _is_number(value: str) -> bool:
     try:
         float(value)
     except ValueError:
@@ -82,6 +82,6 @@ def is_number(value: str) -> bool:
 
 def numbers(values: Sequence[str]) -> dict[str, float]:
     """Where values stand on the axis: where they are if they are numbers, else side by side."""
-    if all(map(is_number, values)):
+    if all(map(_is_number, values)):
         return {value: float(value) for value in values}
     return {value: float(place) for place, value in enumerate(values)}

@@ -28,8 +28,8 @@ from protofed.measures.intervals import Interval, SettingRow, figures_of
 from protofed.measures.question import state_with_data
 from protofed.prototypes import Prototypes
 
-AT_ONCE = 2
-EXTRA = "prototype_distance.json"
+_AT_ONCE = 2
+_EXTRA = "prototype_distance.json"
 
 
 class SweepRun(NamedTuple):
@@ -52,11 +52,11 @@ def grid_settings(words: Sequence[str]) -> list[str]:
         place, equals, values = word.partition("=")
         if not (equals and "." in place and values):
             raise UserError(f"--grid {word}: must look like section.key=a,b,c, for example --grid method.pull=0,1,2")
-        choices.append([f"{place.strip()}={value}" for value in split(values)])
+        choices.append([f"{place.strip()}={value}" for value in _split(values)])
     return [" ".join(one) for one in product(*choices)]
 
 
-def split(values: str) -> list[str]:
+def _split(values: str) -> list[str]:
     """Values between commas; a comma in brackets belongs to a value."""
     parts, depth = [""], 0
     for letter in values:
@@ -89,12 +89,14 @@ def finish_run(out: Path, config: Config) -> dict[str, Any]:
         if was.digest() != config.digest() or was.run.rounds != config.run.rounds:
             raise UserError(f"{out} is of another experiment. Give another --out, or remove it.")
     result = None if (out / "result.json").exists() else run(config, out, resume=before.exists())
-    if not (out / EXTRA).exists():
-        write_atomically(out / EXTRA, json.dumps({"distance": distance(result or Result.load(out))}).encode())
+    if not (out / _EXTRA).exists():
+        write_atomically(
+            out / _EXTRA, json.dumps({"distance": _prototype_distance(result or Result.load(out))}).encode()
+        )
     return Folder(out).result()
 
 
-def distance(result: Result) -> float | None:
+def _prototype_distance(result: Result) -> float | None:
     """FedProto's Fig. 4: how far clients' class means are from the global prototypes, on average over both."""
     known = result.prototypes
     if known is None or known.mean.shape[1] != 1 or not result.summary["accuracy"]["prototype"]:
@@ -112,7 +114,7 @@ def distance(result: Result) -> float | None:
 def run_all(jobs: Sequence[SweepRun], told: Callable[[SweepRun, dict[str, Any]], None]) -> None:
     """Do all of them; `told` hears of each as it ends. An error, or Ctrl-C, stops the others: they can be continued."""
     others = set(active_children())
-    with ProcessPoolExecutor(AT_ONCE, initializer=ends_with, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(_AT_ONCE, initializer=ends_with, initargs=(os.getpid(),)) as pool:
         try:
             waiting = {pool.submit(finish_run, job.out, job.config): job for job in jobs}
             for one in as_completed(waiting):
@@ -128,14 +130,14 @@ def setting_rows(jobs: Sequence[SweepRun]) -> list[SettingRow]:
     made: dict[str, SettingRow] = {}
     for job in jobs:
         row = made.setdefault(job.setting, SettingRow(job.setting, {}))
-        for name, value in run_figures(job.out):
+        for name, value in _run_figures(job.out):
             row.figures.setdefault(name, {})[job.seed] = value
     return list(made.values())
 
 
-def run_figures(out: Path) -> Iterator[tuple[str, float]]:
+def _run_figures(out: Path) -> Iterator[tuple[str, float]]:
     yield from figures_of(Folder(out).result())
-    if (found := read_json(out / EXTRA, "distance")["distance"]) is not None:
+    if (found := read_json(out / _EXTRA, "distance")["distance"]) is not None:
         yield "prototype distance", found
 
 

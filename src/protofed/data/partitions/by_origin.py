@@ -18,7 +18,7 @@ class ByDomain:
     """Every client has data of one domain; a domain with several clients is shared out evenly among them."""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
-        domains = len(origins_of(labels, "by_domain"))
+        domains = len(_origins_of(labels, "by_domain"))
         clients = clients or domains
         if clients < domains:
             raise UserError(
@@ -40,7 +40,7 @@ class Natural:
     """Clients as the data have them: subjects, hospitals, writers; with fewer clients, the first ones."""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
-        there = len(origins_of(labels, "natural"))
+        there = len(_origins_of(labels, "natural"))
         if clients > there:
             raise UserError(f"data.clients: got {clients}, but the data have {there}. Use {there} or fewer.")
         return [
@@ -91,7 +91,7 @@ class FromFile:
         return parts
 
 
-def origins_of(labels: Labels, partition: str) -> tuple[str, ...]:
+def _origins_of(labels: Labels, partition: str) -> tuple[str, ...]:
     """Where the data come from, if that is known."""
     if not labels.groups:
         raise UserError(

@@ -67,7 +67,7 @@ class PowerLaw:
         weights = held * draw.lognormal(0, self.sigma, clients)
         given = self.smallest * held.astype(np.int64)
         for label in np.flatnonzero(held.any(1)):
-            given[label] += round_to_sum((counts[label] - wanted[label]) * weights[label] / weights[label].sum())
+            given[label] += _round_to_sum((counts[label] - wanted[label]) * weights[label] / weights[label].sum())
         return deal_holdings(labels, given / np.maximum(counts, 1)[:, None], draw)
 
 
@@ -85,7 +85,7 @@ class DirichletPowerLaw:
         require_examples(clients, len(labels.train))
         draw = random_state(seed, "partition", "dirichlet_power_law")
         weights = (1 - draw.uniform(size=clients)) ** (-1 / (self.gamma - 1))
-        sizes = 1 + round_to_sum((len(labels.train) - clients) * weights / weights.sum())
+        sizes = 1 + _round_to_sum((len(labels.train) - clients) * weights / weights.sum())
         left = np.bincount(labels.train, minlength=labels.classes)
         counts = np.zeros((labels.classes, clients), dtype=np.int64)
         total = left.copy()
@@ -101,7 +101,7 @@ class DirichletPowerLaw:
         return deal_holdings(labels, counts / np.maximum(total, 1)[:, None], draw)
 
 
-def round_to_sum(values: np.ndarray) -> np.ndarray:
+def _round_to_sum(values: np.ndarray) -> np.ndarray:
     """Whole numbers with the same sum: largest remainders."""
     counts = np.floor(values + 1e-9).astype(np.int64)
     missing = round(values.sum()) - counts.sum()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protofed.prototypes import Prototypes
 
-ROUNDS = 100
+_ROUNDS = 100
 """After so many steps k-means stops, settled or not."""
 
 
@@ -19,7 +19,7 @@ def kmeans(z: Tensor, y: Tensor, classes: int, k: int, generator: torch.Generato
     Starts are drawn as in k-means++. A class with fewer examples than k has as many centres as examples.
     """
     points, there = padded(z, y, classes)
-    return lloyd(points, there, plus_plus(points, there, k, generator))
+    return lloyd(points, there, _plus_plus(points, there, k, generator))
 
 
 def padded(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,7 @@ def padded(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     return points, torch.arange(points.shape[1]) < counts.unsqueeze(1)
 
 
-def plus_plus(points: Tensor, there: Tensor, k: int, generator: torch.Generator) -> Tensor:
+def _plus_plus(points: Tensor, there: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """Starts [classes, k, dim]: the first at random, each next one the likelier the farther from those before."""
     chosen = []
     chance = there.double()
@@ -51,7 +51,7 @@ def lloyd(points: Tensor, there: Tensor, starts: Tensor) -> Prototypes:
     k = starts.shape[1]
     centres, before = starts, None
     enough = there.sum(1, keepdim=True) > torch.arange(k)  # no more centres than points
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         apart = torch.cdist(points, centres).masked_fill(~enough.unsqueeze(1), torch.inf)
         nearest = torch.where(there, apart.argmin(-1), k)  # k: nobody's
         member = (nearest.unsqueeze(-1) == torch.arange(k)).to(points.dtype)
@@ -98,16 +98,16 @@ def finch(points: Tensor, last: bool = True) -> Tensor:
     Points with their nearest one, and points with a common nearest one, are together. `last`: the groups' means are
     grouped again, and so on, as long as more than one group is left.
     """
-    group = with_nearest(points)
+    group = _with_nearest(points)
     while last and (count := int(group.max()) + 1) > 2:
-        again = with_nearest(Prototypes.of(points, group, count).mean[:, 0])
+        again = _with_nearest(Prototypes.of(points, group, count).mean[:, 0])
         if not again.any():
             break
         group = again[group]
     return group
 
 
-def with_nearest(points: Tensor) -> Tensor:
+def _with_nearest(points: Tensor) -> Tensor:
     """FINCH's first partition: groups [n], numbered from 0."""
     if len(points) == 1:
         return torch.zeros(1, dtype=torch.long)

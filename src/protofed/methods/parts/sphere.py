@@ -10,11 +10,11 @@ from torch import Tensor
 
 from protofed import draws
 
-STARTS = 4
+_STARTS = 4
 """How many times the search begins anew; the best is taken."""
-SHARPNESS = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+_SHARPNESS = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 """The search's objective is ever closer to the largest cosine alone."""
-STEPS = 400
+_STEPS = 400
 """Steps at each sharpness."""
 
 
@@ -26,42 +26,42 @@ def uniform(classes: int, dim: int, seed: int) -> Tensor:
     descent on a smooth maximum of the cosines, from several starts.
     """
     if classes <= dim + 1:
-        return simplex(classes, dim, seed)
-    found = [search(classes, dim, draws.generator(seed, "sphere", classes, dim, start)) for start in range(STARTS)]
+        return _simplex(classes, dim, seed)
+    found = [search(classes, dim, draws.generator(seed, "sphere", classes, dim, start)) for start in range(_STARTS)]
     return min(found, key=lambda points: cosines(points)[1]).float()
 
 
 def orthonormal(classes: int, dim: int, seed: int) -> Tensor:
     """Orthonormal rows [classes, dim], as the authors' code starts; more than dim of them cannot be."""
-    drawn = drawn_rows(classes, dim, max(classes, dim), seed)
+    drawn = _drawn_rows(classes, dim, max(classes, dim), seed)
     return torch.linalg.qr(drawn)[0][:classes].float() if classes <= dim else F.normalize(drawn).float()
 
 
-def drawn_rows(classes: int, dim: int, rows: int, seed: int) -> Tensor:
+def _drawn_rows(classes: int, dim: int, rows: int, seed: int) -> Tensor:
     """Normal numbers [rows, dim] for so many classes."""
     return torch.randn(rows, dim, generator=draws.generator(seed, "sphere", classes, dim), dtype=torch.double)
 
 
-def simplex(classes: int, dim: int, seed: int) -> Tensor:
+def _simplex(classes: int, dim: int, seed: int) -> Tensor:
     """Unit vectors [classes, dim] with every cosine -1 / (classes - 1), turned at random; classes <= dim + 1."""
     centred = torch.eye(classes, dtype=torch.double) - 1 / classes  # a simplex, in a space of one dimension too many
     corners = torch.linalg.eigh(centred)[1][:, 1:]  # its coordinates there: the directions of eigenvalue 1
-    turned: Tensor = torch.linalg.qr(drawn_rows(classes, dim, dim, seed))[0]
+    turned: Tensor = torch.linalg.qr(_drawn_rows(classes, dim, dim, seed))[0]
     return F.normalize(corners @ turned[: classes - 1]).float() if classes > 1 else turned[:1].float()
 
 
 def search(classes: int, dim: int, generator: torch.Generator) -> Tensor:
     """Unit vectors [classes, dim], double, with a locally smallest largest cosine."""
     points = F.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.double))
-    for sharpness in SHARPNESS:
+    for sharpness in _SHARPNESS:
         velocity = torch.zeros_like(points)
-        for step in range(STEPS):
+        for step in range(_STEPS):
             near = (points @ points.T).fill_diagonal_(-torch.inf) * sharpness
             pull = torch.softmax(near.flatten(), 0).reshape(classes, classes)  # d smooth maximum / d cosines
             grad = 2 * pull @ points
             grad = grad - (grad * points).sum(1, keepdim=True) * points
             scale = grad.norm(dim=1).max().clamp(min=1e-12)
-            velocity = 0.9 * velocity - grad / scale * (1 - step / STEPS) / sharpness**0.5 * 0.1
+            velocity = 0.9 * velocity - grad / scale * (1 - step / _STEPS) / sharpness**0.5 * 0.1
             points = F.normalize(points + velocity)
     return points
 

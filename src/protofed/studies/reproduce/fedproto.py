@@ -14,8 +14,8 @@ from protofed.studies.reproduce.study import Cell, Study
 from protofed.studies.sweep import SweepRun, setting_rows
 
 BASELINES = ("local", "fesem", "fedprox", "fedper", "fedavg", "fedrep")
-CLASSES_PER_CLIENT = (3, 4, 5)
-MNIST_RECIPE = {  # by method and standard deviation of n: n = 3, 4, 5
+_CLASSES_PER_CLIENT = (3, 4, 5)
+_MNIST_RECIPE = {  # by method and standard deviation of n: n = 3, 4, 5
     ("local", 2): ("94.05 ± 2.93", "93.35 ± 3.26", "92.92 ± 3.17"),
     ("local", 3): ("93.44 ± 3.57", "94.24 ± 2.49", "93.97 ± 2.97"),
     ("fesem", 2): ("95.26 ± 3.48", "97.06 ± 2.72", "96.31 ± 2.41"),
@@ -33,7 +33,7 @@ MNIST_RECIPE = {  # by method and standard deviation of n: n = 3, 4, 5
     ("fedproto mixed", 2): ("97.07 ± 0.50", "96.65 ± 0.31", "96.22 ± 0.36"),
     ("fedproto mixed", 3): ("96.48 ± 0.43", "96.84 ± 0.33", "95.56 ± 0.31"),
 }
-FEMNIST = {
+_FEMNIST = {
     ("local", 1): ("92.50 ± 10.42", "91.16 ± 5.64", "87.91 ± 8.44"),
     ("local", 2): ("92.11 ± 6.02", "90.34 ± 6.42", "89.70 ± 6.33"),
     ("fesem", 1): ("93.39 ± 6.75", "91.06 ± 6.43", "89.61 ± 7.89"),
@@ -51,7 +51,7 @@ FEMNIST = {
     ("fedproto mixed", 1): ("97.10 ± 1.63", "94.83 ± 1.60", "93.76 ± 2.30"),
     ("fedproto mixed", 2): ("95.33 ± 1.30", "94.98 ± 1.69", "92.94 ± 2.34"),
 }
-CIFAR10_RECIPE = {
+_CIFAR10_RECIPE = {
     ("local", 1): ("79.72 ± 9.45", "67.62 ± 7.15", "58.64 ± 6.57"),
     ("local", 2): ("68.15 ± 9.88", "61.03 ± 11.83", "58.81 ± 12.90"),
     ("fesem", 1): ("80.19 ± 3.31", "76.40 ± 3.23", "74.17 ± 3.51"),
@@ -69,7 +69,7 @@ CIFAR10_RECIPE = {
     ("fedproto mixed", 1): ("83.63 ± 1.60", "79.49 ± 1.78", "76.94 ± 1.33"),
     ("fedproto mixed", 2): ("79.90 ± 1.08", "75.78 ± 1.05", "72.67 ± 1.09"),
 }
-SENT = {
+_SENT = {
     "mnist": {
         "local": "0, 0",
         "fesem": "430, 150",
@@ -102,7 +102,7 @@ SENT = {
     },
 }
 """Numbers sent a round in thousands, and rounds, by method."""
-KNOWN = (
+_KNOWN = (
     "The paper does not tell the settings of its baselines: FeSEM's centres and FedProx's mu are the defaults of "
     "docs/methods, FedPer and FedRep share the convolutions (as the numbers they send tell), and every method has the "
     "same rounds, batches and learning rate.",
@@ -111,36 +111,38 @@ KNOWN = (
     "Every seed has its own split of the data, and all methods share it; the paper does not say how many runs it had.",
     'fedproto predicts by the nearest prototype among a client\'s classes (Eq. 4); "by head" is the same runs.',
 )
-TWO_TABLES = (
+_TWO_TABLES = (
     "The paper has two figures of FedAvg at n = 3: 95.04 in Table 1, which stands here, and 91.40 in Table 2, by which "
     "it would be the worst.",
 )
-QUICK = ("run.rounds=20", "partition.shots=20", "partition.test=20")
-TEST_EVERY = "run.eval_every=5"  # testing every round would be a tenth of the work, and more for methods with one model
+_QUICK = ("run.rounds=20", "partition.shots=20", "partition.test=20")
+_TEST_EVERY = (
+    "run.eval_every=5"  # testing every round would be a tenth of the work, and more for methods with one model
+)
 
 
-def changes(method: str, data: str) -> tuple[str, ...]:
+def _changes(method: str, data: str) -> tuple[str, ...]:
     """What is changed in the recipe; which part of a net is shared is told by the numbers that the paper counts."""
-    words: tuple[str, ...] = () if data == "cifar10" else (TEST_EVERY,)  # cifar10's recipes say how often themselves
+    words: tuple[str, ...] = () if data == "cifar10" else (_TEST_EVERY,)  # cifar10's recipes say how often themselves
     words += (f"method.name={method}",) if method in BASELINES else ()
     if method in ("fedper", "fedrep") and data != "cifar10":
         words += ("method.shared=convs",)
     return (*words, "method.head_epochs=1") if method == "fedrep" else words
 
 
-def table_cells(
+def _table_cells(
     data: str, theirs: Mapping[tuple[str, int], tuple[str, ...]], stdevs: Sequence[int]
 ) -> tuple[Cell, ...]:
     """Rows of one dataset, with a column for each number of classes and standard deviation."""
-    plain, mixed = RECIPES[data]
+    plain, mixed = _RECIPES[data]
     made = []
     for stdev, method in product(stdevs, (*BASELINES, "fedproto", "fedproto mixed")):
-        for ways, paper in zip(CLASSES_PER_CLIENT, theirs[method, stdev], strict=True):
+        for ways, paper in zip(_CLASSES_PER_CLIENT, theirs[method, stdev], strict=True):
             split = tuple(
-                word for word in (f"partition.ways={ways}", f"partition.stdev={stdev}") if word not in AS_IT_IS[data]
+                word for word in (f"partition.ways={ways}", f"partition.stdev={stdev}") if word not in _AS_IT_IS[data]
             )
             column = f"n = {ways}" if len(stdevs) == 1 else f"n = {ways}, stdev {stdev}"
-            words = (*changes(method, data), *split)
+            words = (*_changes(method, data), *split)
             if method in BASELINES:
                 made.append(Cell(method, column, plain, words, paper))
             else:
@@ -150,13 +152,13 @@ def table_cells(
     return tuple(made)
 
 
-RECIPES = {
+_RECIPES = {
     "mnist": ("fedproto-mnist-n3", "fedproto-mnist-n3-mixed"),
     "femnist": ("fedproto-femnist", "fedproto-femnist-mixed"),
     "cifar10": ("fedproto-cifar10", "fedproto-cifar10-mixed"),
 }
 """For each dataset that of equal nets, and that of nets which differ."""
-AS_IT_IS = {
+_AS_IT_IS = {
     "mnist": ("partition.ways=3", "partition.stdev=2"),
     "femnist": ("partition.ways=3", "partition.stdev=1"),
     "cifar10": ("partition.ways=3", "partition.stdev=1"),
@@ -164,49 +166,49 @@ AS_IT_IS = {
 """What the recipes say themselves."""
 
 
-def figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
+def _figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. 2: test embeddings of the first seed's runs."""
     return scatter.tsne([FinishedRun.load(job.out) for job in jobs if job.seed == 0])
 
 
 def along(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. 3 and 4: accuracy, and for Fig. 4 the distance of prototypes, along the value that is varied."""
-    return swept.draw_sweep(setting_rows([job._replace(setting=varied(job)) for job in jobs]))
+    return swept.draw_sweep(setting_rows([job._replace(setting=_varied(job)) for job in jobs]))
 
 
-def varied(job: SweepRun) -> str:
+def _varied(job: SweepRun) -> str:
     """A run as a sweep has it: the value that is varied, then the method."""
     method, _, value = job.setting.partition(", ")
     return f"{value} method.name={method}"
 
 
-def varied_cells(
+def _varied_cells(
     data: str, methods: Sequence[str], key: str, values: Sequence[float], given: float
 ) -> tuple[Cell, ...]:
     """For each method and value a cell; the recipe has the `given` value already."""
     made = []
     for method, value in product(methods, values):
         word = f"{key}={value}"
-        words = changes(method, data) + ((word,) if value != given else ())
+        words = _changes(method, data) + ((word,) if value != given else ())
         if method not in BASELINES:
-            made.append(Cell(method, word, RECIPES[data][0], words, way="prototype"))
+            made.append(Cell(method, word, _RECIPES[data][0], words, way="prototype"))
         name = method if method in BASELINES else f"{method}, by head"
-        made.append(Cell(name, word, RECIPES[data][0], words))
+        made.append(Cell(name, word, _RECIPES[data][0], words))
     return tuple(made)
 
 
-FIGURE2 = tuple(
-    Cell(name, "n = 3", RECIPES["mnist"][0], changes(name, "mnist")) for name in ("fedavg", "fesem", "fedper")
+_FIGURE2 = tuple(
+    Cell(name, "n = 3", _RECIPES["mnist"][0], _changes(name, "mnist")) for name in ("fedavg", "fesem", "fedper")
 )
-FIGURE2 = (Cell("fedproto", "n = 3", RECIPES["mnist"][0], changes("fedproto", "mnist"), way="prototype"), *FIGURE2)
-FIGURE3 = varied_cells("mnist", ("fedproto", "fedavg"), "partition.shots", (10, 20, 40, 60, 80, 100), given=100)
-FIGURE4 = varied_cells("femnist", ("fedproto",), "method.pull", (0, 0.5, 1, 2, 4), given=1)
-DIGITS = (
+_FIGURE2 = (Cell("fedproto", "n = 3", _RECIPES["mnist"][0], _changes("fedproto", "mnist"), way="prototype"), *_FIGURE2)
+_FIGURE3 = _varied_cells("mnist", ("fedproto", "fedavg"), "partition.shots", (10, 20, 40, 60, 80, 100), given=100)
+_FIGURE4 = _varied_cells("femnist", ("fedproto",), "method.pull", (0, 0.5, 1, 2, 4), given=1)
+_DIGITS = (
     "FEMNIST cannot be had here: 5,997 handwritten digits of 12 clients stand in for it, with 30 instead of 100 images "
     "of a class, which is what all its splits have; its published figures are of other images, and of a net with "
     "800,000 parameters, as the numbers it sends tell.",
 )
-SUBSET = (
+_SUBSET = (
     "10,000 of CIFAR-10's 50,000 training images, 60 instead of 100 of a class for a client; ResNet18 with group norm "
     "from scratch, where the paper has batch norm and weights pre-trained on ImageNet, which cannot be had here.",
 )
@@ -217,54 +219,54 @@ STUDIES: dict[str, Study] = {
         Study(
             "fedproto-table1",
             "FedProto, Table 1: MNIST, stdev 2",
-            table_cells("mnist", MNIST_RECIPE, (2,)),
-            QUICK,
+            _table_cells("mnist", _MNIST_RECIPE, (2,)),
+            _QUICK,
             ("n = 3",),
-            (*TWO_TABLES, *KNOWN),
-            SENT["mnist"],
+            (*_TWO_TABLES, *_KNOWN),
+            _SENT["mnist"],
         ),
         Study(
             "fedproto-table2",
             "FedProto, Table 2: MNIST, stdev 3",
-            table_cells("mnist", MNIST_RECIPE, (3,)),
-            QUICK,
+            _table_cells("mnist", _MNIST_RECIPE, (3,)),
+            _QUICK,
             ("n = 3",),
-            KNOWN,
-            SENT["mnist"],
+            _KNOWN,
+            _SENT["mnist"],
         ),
         Study(
             "fedproto-table3",
             "FedProto, Table 3: FEMNIST (a stand-in), stdev 1 and 2",
-            table_cells("femnist", FEMNIST, (1, 2)),
-            QUICK,
+            _table_cells("femnist", _FEMNIST, (1, 2)),
+            _QUICK,
             ("n = 3, stdev 1",),
-            (*DIGITS, *KNOWN),
-            SENT["femnist"],
+            (*_DIGITS, *_KNOWN),
+            _SENT["femnist"],
         ),
         Study(
             "fedproto-table4",
             "FedProto, Table 4: CIFAR-10 (a subset), stdev 1 and 2",
-            table_cells("cifar10", CIFAR10_RECIPE, (1, 2)),
+            _table_cells("cifar10", _CIFAR10_RECIPE, (1, 2)),
             ("run.rounds=2", "partition.shots=4", "partition.test=4"),
             ("n = 3, stdev 1",),
-            (*SUBSET, *KNOWN),
-            SENT["cifar10"],
+            (*_SUBSET, *_KNOWN),
+            _SENT["cifar10"],
         ),
         Study(
             "fedproto-figure2",
             "FedProto, Fig. 2: t-SNE of test embeddings, MNIST, n = 3",
-            FIGURE2,
-            QUICK,
+            _FIGURE2,
+            _QUICK,
             ("n = 3",),
             (),
             {},
-            figure2_panels,
+            _figure2_panels,
             seeds=1,
         ),
         Study(
             "fedproto-figure3",
             "FedProto, Fig. 3: MNIST with fewer images of a class",
-            FIGURE3,
+            _FIGURE3,
             ("run.rounds=20",),
             ("partition.shots=10", "partition.shots=20", "partition.shots=40"),
             ("The paper does not say which numbers of images it had.",),
@@ -274,10 +276,10 @@ STUDIES: dict[str, Study] = {
         Study(
             "fedproto-figure4",
             "FedProto, Fig. 4: λ, on the stand-in of FEMNIST",
-            FIGURE4,
+            _FIGURE4,
             ("run.rounds=20",),
             tuple(f"method.pull={pull}" for pull in (0, 1, 4)),
-            DIGITS,
+            _DIGITS,
             {},
             along,
         ),

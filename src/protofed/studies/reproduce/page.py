@@ -23,7 +23,7 @@ SPREAD = (
 def grid(found: Sequence[Seen]) -> tuple[list[str], list[list[str]]]:
     """Accuracies: a row for each method, for each column ours and the paper's."""
     columns = list(dict.fromkeys(one.cell.column for one in found))
-    cells = {(one.cell.row, one.cell.column): both(one) for one in found}
+    cells = {(one.cell.row, one.cell.column): _both(one) for one in found}
     rows = list(dict.fromkeys(one.cell.row for one in found))
     theirs = any(one.cell.paper for one in found)
     kinds = 1 + theirs
@@ -31,7 +31,7 @@ def grid(found: Sequence[Seen]) -> tuple[list[str], list[list[str]]]:
     return heads, [[row, *(text for column in columns for text in cells[row, column][:kinds])] for row in rows]
 
 
-def both(one: Seen) -> tuple[str, str]:
+def _both(one: Seen) -> tuple[str, str]:
     """Ours and the paper's."""
     return one.interval.percent(), f"{figure(one.cell.paper):.2f}" if one.cell.paper else ""
 
@@ -92,7 +92,7 @@ def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     return made
 
 
-def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rows = [list(heads), ["---"] * len(heads), *map(list, lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -102,9 +102,9 @@ def page(study: Study, found: Sequence[Seen], quick: bool) -> str:
     smaller = f", made small by {', '.join(study.quick)}" if quick else ""
     last = max(seed for one in found for seed in one.runs)
     parts = [f"# {study.title}", f"Seeds 0 to {last}{smaller}." if last else f"Seed 0{smaller}."]
-    parts += [ACCURACY, markdown(*grid(found))]
+    parts += [ACCURACY, _markdown(*grid(found))]
     if study.sent:
-        parts += [SPREAD, markdown(*details(study, found))]
+        parts += [SPREAD, _markdown(*details(study, found))]
     parts += [*study_verdict(found), *([QUICK_NOTE] if quick else [])]
     if study.known:
         parts += ["Known differences:", "\n".join(f"- {one}" for one in study.known)]

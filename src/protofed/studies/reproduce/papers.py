@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PAPER_SCALE, SMALLER, NOT_YET, CANNOT = "run at paper scale", "run smaller", "not yet", "cannot be run here"
-MADE = "protofed reproduce makes it"
-NO_DATA = "the data cannot be had"
+_MADE = "protofed reproduce makes it"
+_NO_DATA = "the data cannot be had"
 FEDNH, MARGIN, MPFEDCL = (f"python scripts/{name}_table.py" for name in ("fednh", "protomargin", "mpfedcl"))
-SPIRAL = "python scripts/spiral_pictures.py"
+_SPIRAL = "python scripts/spiral_pictures.py"
 
 
 class Entry(NamedTuple):
@@ -19,23 +19,23 @@ class Entry(NamedTuple):
     how: str  # the command that makes it, or why it is not made
 
 
-PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
+_PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
     ("fedproto", "FedProto (Tan et al. 2022)"): (
-        ("table1", "Table 1: MNIST, stdev 2", PAPER_SCALE, f"{MADE} in two hours; docs/results/fedproto.md"),
-        ("table2", "Table 2: MNIST, stdev 3", NOT_YET, f"{MADE} in hours"),
-        ("table3", "Tables 1 and 3: FEMNIST", NOT_YET, f"{MADE}, with digits only and fewer images"),
-        ("table4", "Tables 1 and 4: CIFAR-10", NOT_YET, f"{MADE} in days, with a subset and nets from scratch"),
-        ("figure2", "Fig. 2: t-SNE of four methods", PAPER_SCALE, f"{MADE} in ten minutes"),
-        ("figure3", "Fig. 3: fewer images of a class", PAPER_SCALE, f"{MADE}; one seed so far"),
-        ("figure4", "Fig. 4: λ, on FEMNIST", SMALLER, f"{MADE}, with digits only and fewer images"),
+        ("table1", "Table 1: MNIST, stdev 2", PAPER_SCALE, f"{_MADE} in two hours; docs/results/fedproto.md"),
+        ("table2", "Table 2: MNIST, stdev 3", NOT_YET, f"{_MADE} in hours"),
+        ("table3", "Tables 1 and 3: FEMNIST", NOT_YET, f"{_MADE}, with digits only and fewer images"),
+        ("table4", "Tables 1 and 4: CIFAR-10", NOT_YET, f"{_MADE} in days, with a subset and nets from scratch"),
+        ("figure2", "Fig. 2: t-SNE of four methods", PAPER_SCALE, f"{_MADE} in ten minutes"),
+        ("figure3", "Fig. 3: fewer images of a class", PAPER_SCALE, f"{_MADE}; one seed so far"),
+        ("figure4", "Fig. 4: λ, on FEMNIST", SMALLER, f"{_MADE}, with digits only and fewer images"),
     ),
     ("fednh", "FedNH (Dai et al. 2023)"): (
         ("table1", "Table 1: Cifar10, Dir(0.3)", SMALLER, f"a subset, 60 rounds, four methods: {FEDNH} table1"),
         ("table1-others", "Table 1: Dir(1.0), Cifar100, TinyImageNet", NOT_YET, "recipes/fednh-cifar10.toml, --set"),
         ("table2", "Table 2: fairness, Cifar10", SMALLER, f"in the same table: {FEDNH} table1"),
         ("table3", "Table 3: 30 % of the clients", NOT_YET, "recipes/fednh-cifar10.toml with --set run.sample=0.3"),
-        ("figure1", "Fig. 1: the spiral, centralised", SMALLER, f"with less noise: {SPIRAL}"),
-        ("figure2", "Fig. 2: the spiral, federated", SMALLER, f"with less noise: {SPIRAL}"),
+        ("figure1", "Fig. 1: the spiral, centralised", SMALLER, f"with less noise: {_SPIRAL}"),
+        ("figure2", "Fig. 2: the spiral, federated", SMALLER, f"with less noise: {_SPIRAL}"),
         ("figure3", "Fig. 3, 7, 8: similarity of prototypes", NOT_YET, "docs/gallery.md has a small run of fednh"),
         ("figure4", "Fig. 4: rho", SMALLER, f"30 rounds, one seed: {FEDNH} rho"),
         ("figure6", "Fig. 6: representations of clients", NOT_YET, "protofed draw DIR --what embeddings"),
@@ -45,8 +45,8 @@ PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         ("table3", "Table 3: ablations on MNIST", SMALLER, f"{MARGIN} table3"),
         ("table4", "Table 4: margins and FFD; synthetic, MNIST", SMALLER, f"{MARGIN} table4"),
         ("figure2", "Fig. 2, 3, 4, S2: curves, attention; synthetic, MNIST", SMALLER, f"{MARGIN} pictures"),
-        ("femnist", "FEMNIST and CelebA in all of these", CANNOT, f"{NO_DATA}; recipes/ has stand-ins"),
-        ("figure5", "Fig. 5, 6, S1, S3, S4: segmentation", CANNOT, f"{NO_DATA}; segmentation is not built yet"),
+        ("femnist", "FEMNIST and CelebA in all of these", CANNOT, f"{_NO_DATA}; recipes/ has stand-ins"),
+        ("figure5", "Fig. 5, 6, S1, S3, S4: segmentation", CANNOT, f"{_NO_DATA}; segmentation is not built yet"),
     ),
     ("mpfedcl", "MP-FedCL (Qiao et al. 2023)"): (
         ("table2", "Table II: numbers sent, MNIST", PAPER_SCALE, "docs/results/mpfedcl.md"),
@@ -59,12 +59,12 @@ PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         ("figure8", "Fig. 8: alpha", NOT_YET, f"{MPFEDCL} alpha"),
         ("figure9", "Fig. 9: 5 to 40 clients", NOT_YET, f"{MPFEDCL} clients"),
         ("figure10", "Fig. 1, 10: embeddings, curves", NOT_YET, "protofed draw DIR --what tsne, --what curves"),
-        ("domainnet", "DomainNet in all of these", CANNOT, NO_DATA),
+        ("domainnet", "DomainNet in all of these", CANNOT, _NO_DATA),
     ),
 }
 
 ENTRIES: tuple[Entry, ...] = tuple(
     Entry(f"{short}-{name}", paper, shows, state, how)
-    for (short, paper), rows in PAPERS.items()
+    for (short, paper), rows in _PAPERS.items()
     for name, shows, state, how in rows
 )
