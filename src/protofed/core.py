@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed import draws
-from protofed.messages import Nothing
+from protofed.messages import KeptModel, Nothing, Weights
 from protofed.net import Batch, Net, Params
 from protofed.prototypes import Prototypes, first_prototypes
 
@@ -59,18 +59,6 @@ Needs = Literal["nothing", "equal dim", "equal nets"]
 """What the nets of the clients must have in common: nothing, the embedding size, or all shapes."""
 
 
-class Weights(NamedTuple):
-    """The parameters of a model, as a message or as the state of the server."""
-
-    params: Params
-
-
-class KeptModel(NamedTuple):
-    """A model that stays with its client."""
-
-    params: Params
-
-
 class Phase(NamedTuple):
     """A part of local training, with an optimiser of its own."""
 
@@ -102,9 +90,7 @@ class Loss:
     def total(self) -> Tensor:
         """The sum of all terms."""
         first, *rest = self.terms.values()
-        for term in rest:
-            first = first + term
-        return first
+        return sum(rest, start=first)
 
 
 @dataclass(frozen=True)
@@ -182,6 +168,8 @@ class Method(Generic[Server, Down, Up, Kept]):
 
             def aggregate(self, site, server, uploads):
                 return Weights(average_uploads(uploads, equal=True))
+
+    Usual hooks: start, broadcast, join, receive, loss, keep, upload, aggregate, predict. The others are rarely needed.
     """
 
     needs: ClassVar[Needs] = "nothing"

@@ -12,10 +12,23 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from safetensors.torch import save
 from torch import Tensor
 
+from protofed.net import Params
 from protofed.prototypes import Prototypes
 
 Nothing = tuple[()]
 """The type of a message or state with nothing in it."""
+
+
+class Weights(NamedTuple):
+    """The parameters of a model, as a message or as the state of the server."""
+
+    params: Params
+
+
+class KeptModel(NamedTuple):
+    """A model that stays with its client."""
+
+    params: Params
 
 
 class Size(NamedTuple):

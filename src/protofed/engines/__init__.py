@@ -1,1 +1,5 @@
-"""How the clients' work is done. All engines give what `loop` gives."""
+"""Engines: how the clients' local training and evaluation is carried out.
+
+`engine.py` says what an engine offers, `loop.py` is the specification, `choice.py` the registry and the rule of "auto".
+This package may import the vocabulary only.
+"""

@@ -1,4 +1,7 @@
-"""One file per method; this is the only registry."""
+"""Methods: one file per method; this is the only registry. `parts/` holds what several methods share.
+
+This package may import the vocabulary only: errors, draws, examples, net, prototypes, messages, core, training.
+"""
 
 from protofed.core import AnyMethod
 from protofed.methods.creff import CReFF

@@ -1,4 +1,8 @@
-"""Nets by name: frozen dataclasses whose fields are their options and whose `build` makes a (body, head) pair."""
+"""Nets: one file per family; this is the only registry. `own.py` accepts modules from Python.
+
+A net is a frozen dataclass: its fields are its options, and its `build` makes a (body, head) pair. This package may
+import the vocabulary only.
+"""
 
 from __future__ import annotations
 

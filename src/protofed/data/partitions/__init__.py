@@ -1,4 +1,7 @@
-"""Partitions: how a dataset is divided among clients. This is the only registry."""
+"""Partitions: how a dataset is divided among clients. This is the only registry.
+
+`base.py` has what they share; the other files group them by what they control: classes, sizes or origins.
+"""
 
 from protofed.data.partitions.base import Partition
 from protofed.data.partitions.by_class import Dirichlet, NWay, Shards
