@@ -68,11 +68,15 @@ def members(method: str):
 
 
 def final(
-    method: str, engine: Any = Loop, wire: bool = False, options: dict[str, Any] | None = None
+    method: str, engine: Any = Loop, wire: bool = False, options: dict[str, Any] | None = None, rounds: int = 4
 ) -> tuple[dict[str, torch.Tensor], Runner]:
     gentle = {"pull": 1.0} if method == "fedtgp" else {}  # its default, 10, makes more of rounding than steps do
     experiment = config(
-        method, rounds=4, run={"sample": 0.7}, train={"epochs": 2, "clip": 1.0}, method={**gentle, **(options or {})}
+        method,
+        rounds=rounds,
+        run={"sample": 0.7},
+        train={"epochs": 2, "clip": 1.0},
+        method={**gentle, **(options or {})},
     )
     if wire:
         experiment = replace(experiment, method=wired(experiment.method))
@@ -119,6 +123,24 @@ def test_options_through_stacks(method, options):
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_workers_change_no_bit(method, inner):
     (expected, spec), (got, runner) = final(method, ENGINES[inner]), final(method, ENGINES[f"{inner}, 2 workers"])
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    for row, reference in zip(runner.rounds, spec.rounds, strict=True):
+        assert {**row, "seconds": 0} == {**reference, "seconds": 0}
+
+
+def replayed(*about: Any) -> Stacked:
+    """The stacked engine, which records every kind of step at once and replays it from the second on."""
+    return Stacked(*about, patience=0)
+
+
+LOSSES = [*((name, {}) for name in sorted(METHODS)), ("fedrod", {"hyper": 4}), ("fedrod", {"personal": "after"})]
+
+
+@pytest.mark.parametrize(("method", "options"), LOSSES, ids=str)
+def test_replay_changes_no_bit(method, options):
+    (expected, spec), (got, runner) = (final(method, kind, False, options, 2) for kind in (Stacked, replayed))
+    kinds = [step for step in runner.engine.steps.values() if step.recorded]
+    assert kinds, "no step was recorded"
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
     for row, reference in zip(runner.rounds, spec.rounds, strict=True):
         assert {**row, "seconds": 0} == {**reference, "seconds": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -90,6 +91,16 @@ def test_every_room_has_its_place_and_says_what_it_may_import():
         text = ast.get_docstring(ast.parse((SOURCE / name / "__init__.py").read_text(encoding="utf-8")))
         assert text, name
         assert "import" in text, name
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/pictures/architecture.svg"])
+def test_every_file_that_the_architecture_names_exists(page):
+    named = set(re.findall(r"[\w/]+\.py", (SOURCE.parents[1] / page).read_text(encoding="utf-8")))
+    assert len(named) > 5
+    names = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")}
+    short = {name.rpartition("/")[2] for name in names}
+    strange = {name.removeprefix("protofed/") for name in named} - names - short
+    assert {name for name in strange if not (SOURCE.parents[1] / name).is_file()} == set()
 
 
 def test_the_root_has_only_the_vocabulary():
