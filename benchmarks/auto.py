@@ -1,8 +1,9 @@
-"""Does `engine.name = "auto"` choose well? A round of training by each engine, in turns, best of several.
+"""Check the choice of `engine.name = "auto"`: a round of training by each engine in turn, the best of several.
 
     python benchmarks/auto.py
 
-The rule never looks at a clock, so this does: nets from small to large, one process. Nothing else should run.
+The rule of "auto" does not measure time; this benchmark does, for nets from small to large in one process. Nothing else
+should run on the machine.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ CASES: dict[str, dict[str, Any]] = {
 CLIENTS = 10
 
 
-def case(data: str, net: str, batch: int, shots: int) -> tuple[Config, Members]:
-    """Ten clients with equal shares."""
+def make_case(data: str, net: str, batch: int, shots: int) -> tuple[Config, Members]:
+    """An experiment with ten clients of equal size."""
     config = Config.of(
         {
             "data": {"name": data, "clients": CLIENTS},
@@ -42,21 +43,24 @@ def case(data: str, net: str, batch: int, shots: int) -> tuple[Config, Members]:
 
 
 def main() -> None:
-    for title, about in CASES.items():
-        config, members = case(**about)
+    for title, options in CASES.items():
+        config, members = make_case(**options)
         engines = {kind.__name__.lower(): kind(members, config.method, config.train, 0) for kind in (Loop, Stacked)}
         server = config.method.start(members.server(0, 0))
         downs = {client: config.method.broadcast(server, client) for client in range(CLIENTS)}
-        steps = about["shots"] * 10 // about["batch"]
+        steps = options["shots"] * 10 // options["batch"]
         best = dict.fromkeys(engines, float("inf"))
-        for turn in range(3 + (PATIENCE // steps if about["net"] != "resnet18" else 0)):
+        for turn in range(3 + (PATIENCE // steps if options["net"] != "resnet18" else 0)):
             for name, engine in engines.items():
-                began = time.perf_counter()
+                start = time.perf_counter()
                 engine.train(turn, downs)
-                best[name] = min(best[name], time.perf_counter() - began)
+                best[name] = min(best[name], time.perf_counter() - start)
         choice = resolve_engine(config, members).engine
-        told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in best.items())
-        print(f"{title}: {told}; auto takes {choice.name}, {best[choice.name] / min(best.values()):.2f} of the best")
+        times, ratio = (
+            ", ".join(f"{name} {s:.2f} s" for name, s in best.items()),
+            best[choice.name] / min(best.values()),
+        )
+        print(f"{title}: {times}; auto chooses {choice.name}, which takes {ratio:.2f} times the best")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Rounds of fluke-fl's FedProto on the images, net and batch of `speed.py`, which runs this in its own environment.
+"""Rounds of fluke-fl's FedProto with the images, net and batch size of `speed.py`.
 
     python peer_fluke.py IMAGES.npz
 
-Trains a round for every line on standard input, without evaluation, and prints its seconds (wall, CPU), the number of
-local trainings and the number of optimiser steps as JSON.
+`speed.py` runs this in a separate environment. For every line on standard input it trains one round without evaluation
+and prints the seconds (wall, CPU), the number of local trainings and the number of optimiser steps as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class Absent(ModuleType):
-    """Stands for torchvision, which does not load with torch's CPU build; fluke-fl asks it for data and ResNets."""
+    """Replaces torchvision, which does not load with torch's CPU build; fluke-fl imports it for data and ResNets."""
 
     __path__: list[str] = []
 
@@ -59,9 +59,9 @@ def net() -> Any:
 
 
 class Counted(FedProtoClient):
-    """A client that counts its local trainings and trains in rounds only.
+    """A client that counts its local trainings and trains only in rounds.
 
-    `run(..., finalize=False)` of fluke-fl 0.8.1 calls `finalize` all the same, and FedProto's trains once more.
+    `run(..., finalize=False)` of fluke-fl 0.8.1 calls `finalize` nevertheless, and FedProto's trains once more.
     """
 
     trainings = 0
@@ -81,7 +81,7 @@ class Steps:
         self.count = 0
         register_optimizer_step_post_hook(self.add)
 
-    def add(self, *about: Any) -> None:
+    def add(self, *_: Any) -> None:
         self.count += 1
 
 
@@ -90,22 +90,22 @@ def main(file: str) -> None:
     FlukeENV().set_device("cpu")
     FlukeENV().set_inmemory(True)
     FlukeENV().set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False, eval_every=1)
-    given = np.load(file)
+    images = np.load(file)
     optimiser = OptimizerConfigurator(DDict(name="SGD", lr=0.01, momentum=0.5))
     clients = []
-    for place, rows in enumerate(np.split(np.arange(len(given["y"])), np.cumsum(given["sizes"])[:-1])):
-        x, y = torch.from_numpy(given["x"][rows]), torch.from_numpy(given["y"][rows])
+    for number, rows in enumerate(np.split(np.arange(len(images["y"])), np.cumsum(images["sizes"])[:-1])):
+        x, y = torch.from_numpy(images["x"][rows]), torch.from_numpy(images["y"][rows])
         loader = FastDataLoader(x, y, num_labels=10, batch_size=8, shuffle=True)
-        clients.append(Counted(place, net(), loader, None, optimiser, nn.CrossEntropyLoss(), 1, 10, 1.0))
+        clients.append(Counted(number, net(), loader, None, optimiser, nn.CrossEntropyLoss(), 1, 10, 1.0))
     server = FedProtoServer(None, None, clients, n_protos=10)
     federation = FedProto(len(clients), None, {}, clients, server)
     steps = Steps()
     for _ in sys.stdin:
-        trainings, stepped = Counted.trainings, steps.count
-        began, used = time.perf_counter(), time.process_time()
+        trainings_before, steps_before = Counted.trainings, steps.count
+        wall, cpu = time.perf_counter(), time.process_time()
         federation.run(1, 1.0)
-        seconds = {"wall": time.perf_counter() - began, "cpu": time.process_time() - used}
-        work = {"trainings": Counted.trainings - trainings, "steps": steps.count - stepped}
+        seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        work = {"trainings": Counted.trainings - trainings_before, "steps": steps.count - steps_before}
         print("\n" + json.dumps(seconds | work), flush=True)
 
 

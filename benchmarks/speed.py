@@ -1,12 +1,12 @@
-"""How fast a round is: FedProto on MNIST, 20 clients, batch 8, by every engine, compared with one central model.
+"""The time of a round: FedProto on MNIST, 20 clients, batch 8, by every engine, compared with one central model.
 
     python benchmarks/speed.py [--json FILE] [--quick] [--peers [THREADS ...]]
 
 Engines take turns, and the best of several rounds counts: CPU and wall seconds of a round's training, and of an
-evaluation by head and by prototype. `central` is the floor: one model on the same images, batch 20 x 8, plain torch,
-one thread. `--peers` adds fluke-fl with one thread, `--peers 1 2` with one and with two. The local trainings and
-optimiser steps of every timed round are counted, and the benchmark stops when they differ. Nothing else should run;
-when something does, trust the CPU seconds of one thread alone.
+evaluation by head and by prototype. `central` is the lower bound: one model on the same images, batch 20 x 8, plain
+torch, one thread. `--peers` adds fluke-fl with one thread, `--peers 1 2` with one and with two. The local trainings and
+optimiser steps of every timed round are counted, and the benchmark stops if they differ. Nothing else should run on the
+machine; if something does, only the CPU seconds of one thread are reliable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PEERS = Path(__file__).parents[1] / ".peers"
 
 
 class Work(NamedTuple):
-    """What the clients did in a round, counted by whoever trained them."""
+    """The work of all clients in a round, counted by the trainer."""
 
     trainings: int
     steps: int  # of the optimiser, over all clients
@@ -55,34 +55,34 @@ class Used(NamedTuple):
 
     cpu: float | None
     wall: float
-    work: Work | None = None  # None for the central model, which is no federation
+    work: Work | None = None  # None for the central model, which is not a federation
 
 
 class Trainer(Protocol):
-    """Whatever can train a round when it is its turn."""
+    """Something that trains a round when it is its turn."""
 
     def train(self, turn: int) -> Used: ...
 
 
 def cpu() -> float:
-    """CPU seconds of this process; workers' are counted when they have ended, so they are timed by the wall."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    """CPU seconds of this process, without those of running workers; engines with workers are timed by the wall."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """CPU and wall seconds, and what the work returned."""
-    before, began = cpu(), time.perf_counter()
-    result = work()
-    return cpu() - before, time.perf_counter() - began, result
+def timed(task: Callable[[], Any]) -> tuple[float, float, Any]:
+    """CPU and wall seconds of a task, and its result."""
+    cpu_before, wall_before = cpu(), time.perf_counter()
+    result = task()
+    return cpu() - cpu_before, time.perf_counter() - wall_before, result
 
 
 class Central:
-    """One model on the images of all clients, in batches as large as all clients' together."""
+    """One model on the images of all clients, with a batch size of that of a client times the number of clients."""
 
     def __init__(self, config: Config, members: Members) -> None:
         self.config, self.members = config, members
-        self.module = members.nets[0].made(torch.Generator().manual_seed(0))
+        self.module = members.nets[0].new_module(torch.Generator().manual_seed(0))
         self.optimiser = torch.optim.SGD(self.module.parameters(), config.train.lr, momentum=config.train.momentum)
         self.index = torch.cat([train.index for train in members.train])
 
@@ -96,7 +96,7 @@ class Central:
         order = self.index[torch.randperm(len(self.index), generator=torch.Generator().manual_seed(1))]
         for rows in order.split(self.config.train.batch * len(self.members)):
             self.optimiser.zero_grad()
-            x = data.normalised(data.x[rows]).flatten(1).unflatten(1, data.shape)  # channels first, as torch has them
+            x = data.normalised(data.x[rows]).flatten(1).unflatten(1, data.shape)  # channels first, as torch expects
             logits = self.module["head"](self.module["body"](x))
             F.cross_entropy(logits, data.y[rows]).backward()
             self.optimiser.step()
@@ -128,7 +128,7 @@ class Ours:
 
 
 class Fluke:
-    """The same federation by fluke-fl, in a process of its own that trains a round for every line it gets."""
+    """The same federation by fluke-fl, in a separate process that trains a round for every line it reads."""
 
     def __init__(self, images: Path, threads: int) -> None:
         self.process = subprocess.Popen(
@@ -143,13 +143,13 @@ class Fluke:
     def train(self, turn: int) -> Used:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended, and there is nothing to read
+        with suppress(BrokenPipeError):  # the process has ended; the error is raised below
             print(turn, file=self.process.stdin, flush=True)
-        for line in self.process.stdout:  # it also draws progress bars
+        for line in self.process.stdout:  # which also has progress bars
             if line.startswith("{"):
-                found = json.loads(line)
-                return Used(found["cpu"], found["wall"], Work(found["trainings"], found["steps"]))
-        raise SystemExit(f"fluke-fl stopped with exit code {self.process.wait()}; what it printed is above.")
+                report = json.loads(line)
+                return Used(report["cpu"], report["wall"], Work(report["trainings"], report["steps"]))
+        raise SystemExit(f"fluke-fl stopped with exit code {self.process.wait()}; its output is above.")
 
     def close(self) -> None:
         self.process.kill()
@@ -157,13 +157,13 @@ class Fluke:
 
 
 def with_fluke(folder: Path, config: Config, members: Members, threads: Sequence[int]) -> dict[str, Fluke]:
-    """fluke-fl with these numbers of threads, in an environment of its own that is made the first time."""
+    """fluke-fl with these numbers of threads, in a separate environment that is created at the first call."""
     python = PEERS / "bin" / "python"
     if not python.exists():
-        print(f"making {PEERS.name}/ for fluke-fl; this takes some minutes", file=sys.stderr)
+        print(f"creating {PEERS.name}/ for fluke-fl; this takes some minutes", file=sys.stderr)
         venv.create(PEERS, with_pip=True)
-        for wanted in (["torch==2.13.0"], ["torch==2.13.0", "fluke-fl==0.8.1"]):
-            subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+        for packages in (["torch==2.13.0"], ["torch==2.13.0", "fluke-fl==0.8.1"]):
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     batch = config.train.batch
     full = [torch.arange(len(train) // batch * batch) for train in members.train]  # fluke-fl has no drop_last
     parts = [train.take(rows) for train, rows in zip(members.train, full, strict=True)]
@@ -178,7 +178,7 @@ def fluke_name(threads: int) -> str:
 
 
 def same_work(done: Mapping[str, Work]) -> None:
-    """Stop if the federations did different work in a round: their seconds could not be compared."""
+    """Stop if the federations did different work in a round, because their seconds cannot be compared then."""
     if len(set(done.values())) > 1:
         counts = "\n".join(
             f"  {name}: {work.trainings} local trainings, {work.steps} optimiser steps" for name, work in done.items()
@@ -190,7 +190,7 @@ def same_work(done: Mapping[str, Work]) -> None:
 
 
 def in_turns(trainers: Mapping[str, Trainer], turns: int) -> dict[str, list[Used]]:
-    """Rounds of training, in turns; all federations must do the same work in each."""
+    """Rounds of training in turns. All federations must do the same work in each round."""
     rounds: dict[str, list[Used]] = {name: [] for name in trainers}
     for turn in range(turns):
         for name, trainer in trainers.items():
@@ -200,42 +200,42 @@ def in_turns(trainers: Mapping[str, Trainer], turns: int) -> dict[str, list[Used
     return rounds
 
 
-def measured(quick: bool, peers: Sequence[int]) -> dict[str, Any]:
-    """The best of several rounds of each, in turns; `peers` are the numbers of threads that fluke-fl gets."""
+def measure(quick: bool, peers: Sequence[int]) -> dict[str, Any]:
+    """The times of all engines. `peers` are the numbers of threads for fluke-fl."""
     config = Config.load(RECIPE)
     members = Members.of(config)
-    about = (members, config.method, config.train, config.run.seed)
-    turns, before = 2 if quick else 6, os.getloadavg()
+    arguments = (members, config.method, config.train, config.run.seed)
+    turns, load_before = 2 if quick else 6, os.getloadavg()
     with ExitStack() as stack:
-        pool = make_engine("stacked", 2, *about)
+        pool = make_engine("stacked", 2, *arguments)
         stack.callback(pool.close)
-        engines: dict[str, Engine] = {"loop": Loop(*about), "stacked": Stacked(*about), "pool of 2": pool}
+        engines: dict[str, Engine] = {"loop": Loop(*arguments), "stacked": Stacked(*arguments), "pool of 2": pool}
         ours = {name: Ours(config, members, engine) for name, engine in engines.items()}
         others: dict[str, Fluke] = {}
         if peers:
             others = with_fluke(Path(stack.enter_context(tempfile.TemporaryDirectory())), config, members, peers)
         for other in others.values():
             stack.callback(other.close)
-            other.train(0)  # its first round has no prototypes yet, and is therefore shorter
+            other.train(0)  # the first round has no prototypes yet, and is therefore shorter
         warming = {}
-        for name, own in ours.items():  # steps are recorded
-            warming[name] = timed(lambda own=own: [own.round(0) for _ in range(1 if quick else 6)])[1]
+        for name, federation in ours.items():  # records the steps
+            warming[name] = sum(federation.train(0).wall for _ in range(1 if quick else 6))
         trained = in_turns({"central": Central(config, members), **ours, **others}, turns)
-        evaluated = {name: [own.evaluate(turn) for turn in range(turns)] for name, own in ours.items()}
+        evaluated = {name: [federation.evaluate(turn) for turn in range(turns)] for name, federation in ours.items()}
     rounds = {
         name: {
-            "train_cpu": [one.cpu for one in used],
-            "train_wall": [one.wall for one in used],
-            "evaluate_cpu": [one.cpu for one in evaluated.get(name, [])],
-            "evaluate_wall": [one.wall for one in evaluated.get(name, [])],
+            "train_cpu": [used.cpu for used in turns_used],
+            "train_wall": [used.wall for used in turns_used],
+            "evaluate_cpu": [used.cpu for used in evaluated.get(name, [])],
+            "evaluate_wall": [used.wall for used in evaluated.get(name, [])],
         }
-        for name, used in trained.items()
+        for name, turns_used in trained.items()
     }
     return {
         "images": sum(map(len, members.train)),
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__},
-        "load": {"before": before, "after": os.getloadavg()},
-        "work": {name: used[-1].work._asdict() for name, used in trained.items() if used[-1].work},
+        "load": {"before": load_before, "after": os.getloadavg()},
+        "work": {name: turns_used[-1].work._asdict() for name, turns_used in trained.items() if turns_used[-1].work},
         "warming_seconds": warming,
         "rounds": rounds,
         **summary(rounds),
@@ -243,54 +243,54 @@ def measured(quick: bool, peers: Sequence[int]) -> dict[str, Any]:
 
 
 def summary(rounds: Mapping[str, Mapping[str, list[float | None]]]) -> dict[str, Any]:
-    """The best of all rounds, and ratios of these."""
+    """The shortest times over all rounds, and ratios of them."""
     seconds = {
-        name: {what: min((one for one in used if one is not None), default=None) for what, used in own.items()}
-        for name, own in rounds.items()
+        name: {kind: min((s for s in values if s is not None), default=None) for kind, values in times.items()}
+        for name, times in rounds.items()
     }
-    floor, stacked, pool = (seconds[name] for name in ("central", "stacked", "pool of 2"))
+    central, stacked, pool = (seconds[name] for name in ("central", "stacked", "pool of 2"))
     ratios = {
-        "loop_cpu_to_central": seconds["loop"]["train_cpu"] / floor["train_cpu"],
-        "stacked_cpu_to_central": stacked["train_cpu"] / floor["train_cpu"],
-        "pool_wall_to_central_cpu": pool["train_wall"] / floor["train_cpu"],
+        "loop_cpu_to_central": seconds["loop"]["train_cpu"] / central["train_cpu"],
+        "stacked_cpu_to_central": stacked["train_cpu"] / central["train_cpu"],
+        "pool_wall_to_central_cpu": pool["train_wall"] / central["train_cpu"],
         "evaluation_to_round": stacked["evaluate_cpu"] / (stacked["train_cpu"] + stacked["evaluate_cpu"]),
     }
-    one, two = (seconds.get(fluke_name(threads)) for threads in (1, 2))
-    if one:
-        ratios["fluke_cpu_to_stacked_cpu"] = one["train_cpu"] / stacked["train_cpu"]
-        ratios["fluke_cpu_to_loop_cpu"] = one["train_cpu"] / seconds["loop"]["train_cpu"]
-    if one and two:
-        ratios["fluke_wall_to_pool_wall"] = min(one["train_wall"], two["train_wall"]) / pool["train_wall"]
+    one_thread, two_threads = (seconds.get(fluke_name(threads)) for threads in (1, 2))
+    if one_thread:
+        ratios["fluke_cpu_to_stacked_cpu"] = one_thread["train_cpu"] / stacked["train_cpu"]
+        ratios["fluke_cpu_to_loop_cpu"] = one_thread["train_cpu"] / seconds["loop"]["train_cpu"]
+    if one_thread and two_threads:
+        fluke_wall = min(one_thread["train_wall"], two_threads["train_wall"])
+        ratios["fluke_wall_to_pool_wall"] = fluke_wall / pool["train_wall"]
     return {"seconds": seconds, "ratios": ratios}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to this file")
-    parser.add_argument(
-        "--peers", type=int, nargs="*", metavar="THREADS", help="also fluke-fl, with so many threads (default: 1)"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="two turns instead of six, few steps recorded: slower than it is"
-    )
-    words = parser.parse_args()
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all measurements to this file")
+    threads_help = "also measure fluke-fl, with these numbers of threads (default: 1)"
+    parser.add_argument("--peers", type=int, nargs="*", metavar="THREADS", help=threads_help)
+    quick_help = "two turns instead of six, and few steps recorded, so that the times are too long"
+    parser.add_argument("--quick", action="store_true", help=quick_help)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()  # as protofed.run does
-    peers = [] if words.peers is None else words.peers or [1]
-    found = measured(words.quick, peers)
-    if words.json:
-        words.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    load = " and ".join(f"{when[0]:.1f} {name}" for name, when in found["load"].items())
-    print(f"{found['images']:,} images; {found['machine']}; load {load}")
-    (work,) = {Work(**work) for work in found["work"].values()}
-    print(f"{work.trainings} local trainings and {work.steps} optimiser steps per round: {'; '.join(found['work'])}")
+    peers = [] if options.peers is None else options.peers or [1]
+    measurements = measure(options.quick, peers)
+    if options.json:
+        options.json.write_text(json.dumps(measurements, indent=1) + "\n", encoding="utf-8")
+    load = " and ".join(f"{when[0]:.1f} {name}" for name, when in measurements["load"].items())
+    print(f"{measurements['images']:,} images; {measurements['machine']}; load {load}")
+    (work,) = {Work(**counts) for counts in measurements["work"].values()}
+    names = "; ".join(measurements["work"])
+    print(f"{work.trainings} local trainings and {work.steps} optimiser steps per round: {names}")
     print(f"{'':<20} {'train, CPU s':>12} {'wall s':>7} {'evaluate, CPU s':>16} {'wall s':>7}")
-    for name, used in found["seconds"].items():
-        cells = [f"{value:.2f}" if value else "-" for value in used.values()]
+    for name, times in measurements["seconds"].items():
+        cells = [f"{value:.2f}" if value else "-" for value in times.values()]
         print(f"{name:<20} {cells[0]:>12} {cells[1]:>7} {cells[2]:>16} {cells[3]:>7}")
-    warming = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found["warming_seconds"].items())
-    print(f"beforehand, in which steps are recorded: {warming}")
-    for name, ratio in found["ratios"].items():
+    warming = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in measurements["warming_seconds"].items())
+    print(f"warm-up, in which steps are recorded: {warming}")
+    for name, ratio in measurements["ratios"].items():
         print(f"{name}: {ratio:.2f}")
 
 

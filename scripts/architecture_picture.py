@@ -7,29 +7,29 @@ from pathlib import Path
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "architecture.svg"
 ROOMS = (
-    ("cli/", "the commands: one file per group of commands"),
+    ("cli/", "the commands, and what is printed"),
     ("studies/", "many runs: sweep, reproduce"),
-    ("pictures/", "figures of runs"),
-    ("measures/   models/", "figures on demand · predict, export, join"),
+    ("pictures/", "plots of runs"),
+    ("measures/   models/", "numbers from finished runs · predict, export, join"),
     ("experiment/", "experiment file, clients, rounds, run folder, result"),
     ("engines/   trust/", "loop, stacked, pool · checks of uploads"),
     ("data/   nets/   methods/", "what an experiment chooses from"),
-    ("vocabulary", "core training messages net examples prototypes draws errors"),
+    ("root: the vocabulary", "training  core  messages  net  examples  prototypes  draws  errors"),
 )
 """From the highest room to the lowest; each may import only lower ones."""
 ROUND = (
-    ("experiment/roster.py", "draw the clients of the round"),
+    ("experiment/roster.py", "sample: draw the clients of the round"),
     ("methods/…  broadcast", "server: a message for each client"),
-    ("engines/…  train", "carry out the clients' work"),
+    ("engines/…  train", "hand out the clients' work"),
     ("training.py", "client: batches, optimiser, steps"),
-    ("methods/…  loss, upload", "client: the loss, then the message back"),
+    ("methods/…  loss, keep, upload", "client: the loss, what it keeps, the message back"),
     ("trust/guard.py", "reject uploads that cannot be used"),
     ("methods/…  aggregate", "server: the next state"),
     ("engines/scoring.py", "test every client"),
     ("experiment/results.py", "the row of rounds.jsonl"),
-    ("experiment/folder.py, checkpoint.py", "write the row and the state"),
+    ("experiment/folder.py, checkpoint.py", "write the row and the state; watchers see the row"),
 )
-"""One round, in the order of `Runner.one_round`."""
+"""One round, in the order of `Runner.one_round`; docs/architecture.md numbers the steps in the same way."""
 WIDTH, LEFT, RIGHT, TOP = 980, 20, 520, 60
 
 

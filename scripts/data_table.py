@@ -1,13 +1,15 @@
-"""One longer run for every dataset, and the table of docs/data.md from them: python scripts/data_table.py
+"""The table of docs/data.md, from one longer run per dataset.
 
-Runs that are finished in runs/data are not done again. All of it takes about half an hour on one core.
+    python scripts/data_table.py
+
+Runs go to runs/data; finished runs are not repeated. All of them take about half an hour on one core.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from series import finished
+from series import result_of
 
 from protofed.experiment.members import dataset_title
 
@@ -39,12 +41,12 @@ def main() -> None:
     for name, words in RUNS.items():
         sets = [f"data.name={name}", *words.split()]
         out = Path("runs/data") / name
-        found = finished(out, None, " ".join(sets))
-        shared = found["global"]["accuracy"]
+        result = result_of(out, None, " ".join(sets))
+        server = result["global"]["accuracy"]
         rows.append(
-            f"| {dataset_title(name, found['remark'])} | {found['method']}, {found['clients']} | "
-            f"{100 * found['accuracy']['head']['mean']:.1f} % | {100 * found['majority']:.1f} % | "
-            f"{'' if shared is None else f'{100 * shared:.1f} %'} | {found['seconds']['total'] / 60:.1f} min | "
+            f"| {dataset_title(name, result['remark'])} | {result['method']}, {result['clients']} | "
+            f"{100 * result['accuracy']['head']['mean']:.1f} % | {100 * result['majority']:.1f} % | "
+            f"{'' if server is None else f'{100 * server:.1f} %'} | {result['seconds']['total'] / 60:.1f} min | "
             f"`--set {' --set '.join(sets)}` |"
         )
     print(

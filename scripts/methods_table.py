@@ -1,9 +1,9 @@
-"""Every method on one problem, with what it costs: the table of docs/methods/README.md.
+"""The accuracy and cost of every method on one problem: the table of docs/methods/README.md.
 
     python scripts/methods_table.py [METHOD ...]
 
-Without names: all of them. MNIST, 20 clients with about 3 classes each, 30 rounds, one seed, one process. Runs go to
-runs/methods; what is finished there is not run again. Half an hour on one core.
+Without names: all methods. MNIST, 20 clients with about 3 classes each, 30 rounds, one seed, one process. Runs go to
+runs/methods; finished runs are not repeated. Half an hour on one core.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUNS, RECIPE, ROUNDS = Path("runs/methods"), "recipes/fedproto-mnist-n3.toml", 3
 
 
 class Clock(Watcher):
-    """CPU seconds between the ends of two rounds; evaluation is only after the last, which is left out."""
+    """CPU seconds between the ends of two rounds. The last round, which has the only evaluation, is left out."""
 
     def __init__(self) -> None:
         self.ticks: list[float] = []
@@ -37,31 +37,33 @@ class Clock(Watcher):
 
     @property
     def seconds(self) -> float:
+        """The median per round."""
         return median(after - before for before, after in zip(self.ticks[:-2], self.ticks[1:-1], strict=True))
 
 
 def measured(name: str) -> tuple[dict, float]:
     """A method's result.json, and its CPU seconds per round."""
-    out, kept = RUNS / name, RUNS / f"{name}.seconds.json"
-    if not kept.exists():
+    out, seconds_file = RUNS / name, RUNS / f"{name}.seconds.json"
+    if not seconds_file.exists():
         print(f"{out} ...", file=sys.stderr, flush=True)
         shutil.rmtree(out, ignore_errors=True)
         words = [f"method.name={name}", f"run.rounds={ROUNDS}", f"run.eval_every={ROUNDS}", "engine.workers=1"]
         clock = Clock()
         run(Config.load(RECIPE, words), out, watchers=[clock])
-        kept.write_text(json.dumps(clock.seconds))
-    return Folder(out).result(), json.loads(kept.read_text())
+        seconds_file.write_text(json.dumps(clock.seconds))
+    return Folder(out).result(), json.loads(seconds_file.read_text())
 
 
-def percent(over: dict | None) -> str:
-    return f"{100 * over['mean']:.1f} ± {100 * over['std']:.1f}" if over else "-"
+def percent(accuracy: dict | None) -> str:
+    """The mean and standard deviation over clients."""
+    return f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}" if accuracy else "-"
 
 
 def main(names: list[str]) -> None:
     print("| method | by head | by prototype | numbers up | numbers down | CPU s |\n|---|---|---|---|---|---|")
     for name in names:
-        found, seconds = measured(name)
-        accuracy, cost = found["accuracy"], found["cost"]
+        result, seconds = measured(name)
+        accuracy, cost = result["accuracy"], result["cost"]
         cells = percent(accuracy.get("head")), percent(accuracy.get("prototype"))
         print(
             f"| {name} | {' | '.join(cells)} | {cost['up_params']:,.0f} | {cost['down_params']:,.0f} | {seconds:.2f} |"

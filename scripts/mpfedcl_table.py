@@ -1,10 +1,10 @@
-"""MP-FedCL beside its paper: the tables of docs/results/mpfedcl.md.
+"""MP-FedCL compared with its paper: the tables of docs/results/mpfedcl.md.
 
     python scripts/mpfedcl_table.py [mnist] [domains] [labels] [k] [alpha] [clients] [--encoder FILE]
 
-Without a word: all of them. mnist: Table VI; domains: Table V, on Digit-5 and Office; labels: Tables VI and VII on these;
-k, alpha, clients: Fig. 5, 8 and 9. All but mnist need an encoder (docs/results/mpfedcl.md says how to make one). Runs go to
-runs/mpfedcl, two at a time; what is finished there is not run again.
+Without arguments: all of them. mnist: Table VI; domains: Table V on Digit-5 and Office; labels: Tables VI and VII on
+Digit-5 and Office; k, alpha, clients: Fig. 5, 8 and 9. All except mnist need an encoder (docs/results/mpfedcl.md says
+how to make one). Runs go to runs/mpfedcl, two at a time; finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from series import finished, two_at_a_time
+from series import result_of, two_at_a_time
 
 RUNS = Path("runs/mpfedcl")
 SEEDS = (0, 1, 2)
@@ -29,7 +29,7 @@ METHODS = {
     "local": 'method.name="local"',
 }
 WAY = dict.fromkeys(("mp", "sp", "dp", "fedproto"), "prototype")
-"""By what a method answers in the paper; the others by head."""
+"""The way of predicting in the paper; the other methods predict by head."""
 ROUNDS = {"mp": 60, "sp": 60, "dp": 60, "fedavg": 110, "fedprox": 100, "fedproto": 100, "local": 100}
 TABLE5 = {
     "local": {
@@ -102,95 +102,95 @@ K = {"mnist": 2, "digit5": 4, "office": 4}
 
 
 class Series:
-    """Runs of the recipes, all seeds of each."""
+    """Runs of the recipes with all seeds."""
 
     def __init__(self, encoder: str) -> None:
         self.encoder = encoder
 
     def job(self, data: str, method: str, seed: int, split: str, rounds: int, k: int | None = None) -> tuple[Any, ...]:
-        chosen = METHODS[method].format(k=k or K[data])
+        """The folder, recipe and words of a run."""
+        method_words = METHODS[method].format(k=k or K[data])
         encoded = "" if data == "mnist" else f'data.encoder="{self.encoder}"'
-        words = (
-            f"{split} run.seed={seed} run.rounds={rounds} run.eval_every={rounds} {chosen} {encoded} engine.workers=1"
-        )
+        words = f"{split} run.seed={seed} run.rounds={rounds} run.eval_every={rounds} {method_words} {encoded} engine.workers=1"
         name = "-".join(
-            word.partition(".")[2].replace('"', "") for word in f"{split} {chosen} run.rounds={rounds}".split()
+            word.partition(".")[2].replace('"', "") for word in f"{split} {method_words} run.rounds={rounds}".split()
         )
         return RUNS / data / name.replace("=", "") / str(seed), f"recipes/mpfedcl-{data}.toml", words
 
-    def results(self, jobs: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        return two_at_a_time(finished, jobs)
+    def run_all(self, jobs: list[tuple[Any, ...]]) -> None:
+        two_at_a_time(result_of, jobs)
 
-    def all_seeds(self, *about: Any, **more: Any) -> list[dict[str, Any]]:
-        """What is done already, of all seeds."""
-        data, method, *rest = about
-        return [finished(*self.job(data, method, seed, *rest, **more)) for seed in SEEDS]
+    def all_seeds(self, data: str, method: str, split: str, rounds: int, k: int | None = None) -> list[dict[str, Any]]:
+        """The result.json of every seed."""
+        return [result_of(*self.job(data, method, seed, split, rounds, k)) for seed in SEEDS]
 
 
-def both(results: list[dict[str, Any]], method: str) -> tuple[list[float], list[float]]:
-    """Accuracy on the clients' own test sets and on the balanced one, by the method's own way."""
+def own_and_balanced(results: list[dict[str, Any]], method: str) -> tuple[list[float], list[float]]:
+    """Accuracies on the clients' own test sets and on the balanced one, by the method's way of predicting."""
     way = WAY.get(method, "head")
-    own = [found["accuracy"][way]["mean"] for found in results]
-    if method in ("fedproto", "local"):  # every client has a model of its own: their mean
-        spread = [found["personal"] if way == "head" else found["personal"][way] for found in results]
-        return own, [one["all"] for one in spread]
-    shared = "accuracy" if way == "head" else "prototype"
-    return own, [found["global"][shared] for found in results]
+    own = [result["accuracy"][way]["mean"] for result in results]
+    if method in ("fedproto", "local"):  # every client has its own model, and the mean over clients counts
+        personal = [result["personal"] if way == "head" else result["personal"][way] for result in results]
+        return own, [accuracies["all"] for accuracies in personal]
+    key = "accuracy" if way == "head" else "prototype"
+    return own, [result["global"][key] for result in results]
 
 
-def told(values: list[float]) -> str:
+def mean_and_std(values: list[float]) -> str:
+    """Mean and population standard deviation in percent."""
     return f"{100 * np.mean(values):.1f} ± {100 * np.std(values):.1f}"
 
 
 def label_skew(series: Series, data: str, methods: list[str]) -> None:
     """Table VI."""
     split = f"{LABELS} partition.alpha=0.05"
-    series.results([series.job(data, name, seed, split, ROUNDS[name]) for name, seed in product(methods, SEEDS)])
+    series.run_all([series.job(data, name, seed, split, ROUNDS[name]) for name, seed in product(methods, SEEDS)])
     print(f"\n{data}, Dirichlet 0.05, 5 clients, seeds 0 to 2 (Table VI)\n")
     print("| method (rounds) | own test sets | balanced test set | balanced, by head | paper |\n|---|---|---|---|---|")
     for name in methods:
-        found = series.all_seeds(data, name, split, ROUNDS[name])
-        own, balanced = both(found, name)
-        head = [one["global"]["accuracy"] or one["personal"]["all"] for one in found]
-        paper = TABLE6[data].get(name, "-")
-        print(f"| {name} ({ROUNDS[name]}) | {told(own)} | {told(balanced)} | {told(head)} | {paper} |")
+        results = series.all_seeds(data, name, split, ROUNDS[name])
+        own, balanced = own_and_balanced(results, name)
+        head = [result["global"]["accuracy"] or result["personal"]["all"] for result in results]
+        cells = " | ".join(map(mean_and_std, (own, balanced, head)))
+        print(f"| {name} ({ROUNDS[name]}) | {cells} | {TABLE6[data].get(name, '-')} |")
 
 
 def domain_skew(series: Series, data: str, methods: list[str]) -> None:
     """Table V and the right half of Table VII, per domain."""
-    series.results([series.job(data, name, seed, DOMAINS, ROUNDS[name]) for name, seed in product(methods, SEEDS)])
+    series.run_all([series.job(data, name, seed, DOMAINS, ROUNDS[name]) for name, seed in product(methods, SEEDS)])
     domains = list(series.all_seeds(data, "mp", DOMAINS, 60)[0]["domains"])
-    print(f"\n{data}, a client for each domain, seeds 0 to 2 (Tables V and VII); the paper's in brackets\n")
+    print(f"\n{data}, one client per domain, seeds 0 to 2 (Tables V and VII); the paper's in brackets\n")
     print(f"| method (rounds) | {' | '.join(domains)} | mean |\n|---{'|---' * (len(domains) + 1)}|")
     for name in methods:
-        found = series.all_seeds(data, name, DOMAINS, ROUNDS[name])
-        ours = {domain: told([one["domains"][domain][WAY.get(name, "head")] for one in found]) for domain in domains}
-        ours["mean"] = told(both(found, name)[0])
+        results, way = series.all_seeds(data, name, DOMAINS, ROUNDS[name]), WAY.get(name, "head")
+        ours = {domain: mean_and_std([result["domains"][domain][way] for result in results]) for domain in domains}
+        ours["mean"] = mean_and_std(own_and_balanced(results, name)[0])
         office = {"mean": TABLE7["office"].get(name, "- / ").split(" / ")[1]}
         paper = TABLE5.get(name, {}) if data == "digit5" else office
-        cells = [f"{cell} ({theirs})" if (theirs := paper.get(place)) else cell for place, cell in ours.items()]
+        cells = [f"{cell} ({paper[domain]})" if paper.get(domain) else cell for domain, cell in ours.items()]
         print(f"| {name} ({ROUNDS[name]}) | {' | '.join(cells)} |")
 
 
 def varied(
     series: Series, title: str, data: str, methods: list[str], splits: dict[str, str], k: int | None = None
 ) -> None:
-    """Accuracy on the balanced test set under several splits."""
-    about = list(product(methods, SEEDS, splits.values()))
-    series.results([series.job(data, name, seed, split, ROUNDS[name], k) for name, seed, split in about])
+    """Accuracy on the balanced test set for several splits."""
+    every = list(product(methods, SEEDS, splits.values()))
+    series.run_all([series.job(data, name, seed, split, ROUNDS[name], k) for name, seed, split in every])
     print(f"\n{data}: {title}\n\n| method (rounds) | {' | '.join(splits)} |\n|---{'|---' * len(splits)}|")
     for name in methods:
-        found = [series.all_seeds(data, name, split, ROUNDS[name], k=k) for split in splits.values()]
-        print(f"| {name} ({ROUNDS[name]}) | {' | '.join(told(both(one, name)[1]) for one in found)} |")
+        by_split = [series.all_seeds(data, name, split, ROUNDS[name], k) for split in splits.values()]
+        cells = [mean_and_std(own_and_balanced(results, name)[1]) for results in by_split]
+        print(f"| {name} ({ROUNDS[name]}) | {' | '.join(cells)} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", help="mnist, domains, labels, k, alpha, clients")
-    parser.add_argument("--encoder", default="runs/encoder.safetensors", help="of digit5 and office")
-    asked = parser.parse_args()
-    series, every = Series(asked.encoder), list(METHODS)
-    for what in asked.what or ["mnist", "domains", "labels", "k", "alpha", "clients"]:
+    parser.add_argument("--encoder", default="runs/encoder.safetensors", help="encoder file for digit5 and office")
+    options = parser.parse_args()
+    series, every = Series(options.encoder), list(METHODS)
+    for what in options.what or ["mnist", "domains", "labels", "k", "alpha", "clients"]:
         if what == "mnist":
             label_skew(series, "mnist", every)
         elif what == "domains":
@@ -210,12 +210,14 @@ def main() -> None:
             for data in ("digit5", "office"):
                 varied(series, "Fig. 8", data, ["mp", "sp", "fedavg", "fedproto", "local"], splits)
         elif what == "clients":
-            few = f"{LABELS} partition.alpha=0.1".replace("smallest=10", "smallest=2")
-            splits = {f"{number} clients": few.replace("clients=5", f"clients={number}") for number in (5, 10, 20, 40)}
+            split = f"{LABELS} partition.alpha=0.1".replace("smallest=10", "smallest=2")
+            splits = {
+                f"{number} clients": split.replace("clients=5", f"clients={number}") for number in (5, 10, 20, 40)
+            }
             for data in ("mnist", "digit5"):
                 varied(series, "Fig. 9", data, ["mp", "fedavg", "fedproto"], splits)
         else:
-            raise SystemExit(f'There is no "{what}": mnist, domains, labels, k, alpha, clients.')
+            raise SystemExit(f'There is no table "{what}". Choose from mnist, domains, labels, k, alpha, clients.')
 
 
 if __name__ == "__main__":

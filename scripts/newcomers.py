@@ -1,8 +1,8 @@
-"""How much five newcomers gain by joining a finished run on mnist, beside training alone: the table of docs/join.md.
+"""Five newcomers that join a finished run on MNIST, compared with training alone: the table of docs/join.md.
 
     python scripts/newcomers.py RUN
 
-Each newcomer has three classes. Its training images are held by none of the run's clients; its test images are 200 a class.
+Each newcomer has three classes. None of the run's clients has its training images. It has 200 test images per class.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NEWCOMERS, WAYS, TEST = 5, 3, 200
 
 
 def newcomer(result: Result, number: int, shots: int, epochs: int) -> Newcomer:
-    """The same classes and test images whatever the shots."""
+    """A newcomer with `shots` training images per class. Its number decides its classes and test images."""
     data, draw = SOURCES["mnist"](result.state.config.data.root), random_state("newcomer", number)
     free = np.ones(len(data.train), dtype=bool)
     for part in result.state.members.parts:
         free[part.train] = False
-    labels, exam = data.train.labels.numpy(), data.test.labels.numpy()
+    labels, test_labels = data.train.labels.numpy(), data.test.labels.numpy()
     classes = np.sort(draw.choice(data.classes, WAYS, replace=False))
     train = np.concatenate([draw.permutation(np.flatnonzero((labels == label) & free))[:shots] for label in classes])
-    test = np.concatenate([draw.permutation(np.flatnonzero(exam == label))[:TEST] for label in classes])
+    test = np.concatenate([draw.permutation(np.flatnonzero(test_labels == label))[:TEST] for label in classes])
     return join_run(
         result,
         (data.train.x.numpy()[train], labels[train]),
-        (data.test.x.numpy()[test], exam[test]),
+        (data.test.x.numpy()[test], test_labels[test]),
         epochs=epochs,
         seed=number,
     )
@@ -43,17 +43,17 @@ def newcomer(result: Result, number: int, shots: int, epochs: int) -> Newcomer:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     result = Result.load(folder)
-    print("| images a class | epochs | joined, by head | joined, by prototype | alone, by head | gain |")
+    print("| images per class | epochs | joined, by head | joined, by prototype | alone, by head | gain |")
     print("|---|---|---|---|---|---|")
     for shots in (10, 20, 50):
         for epochs in (10, 30):
-            found = [newcomer(result, number, shots, epochs) for number in range(NEWCOMERS)]
+            joined = [newcomer(result, number, shots, epochs) for number in range(NEWCOMERS)]
             head, prototype, alone = (
-                100 * sum(shares) / len(found)
-                for shares in (
-                    [one.accuracy["head"] for one in found],
-                    [one.accuracy["prototype"] for one in found],
-                    [one.alone for one in found],
+                100 * sum(accuracies) / NEWCOMERS
+                for accuracies in (
+                    [each.accuracy["head"] for each in joined],
+                    [each.accuracy["prototype"] for each in joined],
+                    [each.alone for each in joined],
                 )
             )
             print(f"| {shots} | {epochs} | {head:.1f} % | {prototype:.1f} % | {alone:.1f} % | {head - alone:+.1f} |")

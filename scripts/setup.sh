@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pick a Python that really runs (a version manager's shim may not), then let it make .venv ready.
+# Find a Python that runs (the shim of a version manager may not), then create .venv with it.
 set -eu
 cd "$(dirname "$0")/.."
 for python in ${PYTHON:-python3.11 python3 python3.12 python3.13 python}; do
@@ -7,6 +7,6 @@ for python in ${PYTHON:-python3.11 python3 python3.12 python3.13 python}; do
         exec "$python" scripts/setup.py
     fi
 done
-echo "protofed needs Python 3.11 or newer with the venv module; none of ${PYTHON:-python3.11 python3 python3.12 python3.13 python} is one." >&2
-echo "Install one (on Debian: apt install python3 python3-venv), or name one: make setup PYTHON=/path/to/python3" >&2
+echo "protofed needs Python 3.11 or newer with the venv module. Tried: ${PYTHON:-python3.11 python3 python3.12 python3.13 python}." >&2
+echo "Install it (on Debian: apt install python3 python3-venv), or give its path: make setup PYTHON=/path/to/python3" >&2
 exit 1

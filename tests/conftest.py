@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from protofed.data.dataset import folder
+from protofed.data.dataset import data_folder
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -25,7 +25,7 @@ def _one_thread_and_no_global_draws(request):
 
 @pytest.fixture(scope="session")
 def mnist_root() -> str:
-    where = folder("")
+    where = data_folder("")
     if not (where / "mnist.npz").exists():
         pytest.skip(f"no mnist.npz in {where}; set PROTOFED_DATA to the folder that has it")
     return str(where)

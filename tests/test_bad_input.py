@@ -14,8 +14,9 @@ from test_cli import protofed as command  # noqa: F401
 
 SAMPLE = "must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"
 MNIST = (
-    "it wants mnist.npz, or train-images-idx3-ubyte(.gz) and its three companions as published by LeCun et al. "
-    "(yann.lecun.com/exdb/mnist). Set data.root or $PROTOFED_DATA to the folder that has them, or use data.name=digits."
+    "mnist: there is neither mnist.npz nor train-images-idx3-ubyte(.gz) in none. Get the four files as published by "
+    "LeCun et al. (yann.lecun.com/exdb/mnist) and set data.root or $PROTOFED_DATA to the folder that has them, or use "
+    "data.name=digits."
 )
 
 
@@ -80,7 +81,7 @@ ALONE = "The experiment has a problem:\n  - "
         (["run.sample=0"], ALONE + f"run.sample: got 0, {SAMPLE}"),
         (["run.sample=0.0"], ALONE + f"run.sample: got 0.0, {SAMPLE}"),
         (["run.sample=1.5"], ALONE + f"run.sample: got 1.5, {SAMPLE}"),
-        (["run.sample=21"], ALONE + "run.sample: got 21, but there are 20 clients"),
+        (["run.sample=21"], ALONE + "run.sample: got 21, but there are 20 clients. Use 20 or fewer."),
         (["partition.ways=11"], "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
         (
             ["data.clients=2000"],
@@ -88,31 +89,31 @@ ALONE = "The experiment has a problem:\n  - "
         ),
         (
             ["data.clients=200", "partition.name=dirichlet"],
-            "data.clients: got 200, but there are 1,442 training examples, too few for 10 each (partition.smallest). Use 144 clients or fewer.",
+            "data.clients: got 200, but there are 1,442 training examples, fewer than 10 per client (partition.smallest). Use 144 clients or fewer.",
         ),
         (
             ["partition.shots=500"],
-            "partition.shots: got 500, but class 0 has 143 training examples for the 9 clients that hold it, which want 4504. Use 13 shots or fewer, fewer clients or fewer ways.",
+            "partition.shots: got 500, but class 0 has 143 training examples and the 9 clients that hold it need 4504. Use 13 shots or fewer, fewer clients or fewer ways.",
         ),
         (["partition.test=100"], "partition.test: got 100, but class 0 has 35 test examples. Use 35 or fewer."),
         # Files
-        (["data.name=mnist", "data.root=none"], f"mnist is not in none: {MNIST}"),
+        (["data.name=mnist", "data.root=none"], MNIST),
         (
             ["data.name=mnist", "data.root=corrupt"],
-            "corrupt/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again.",
+            "corrupt/mnist.npz cannot be read as an npz: it is not a zip archive, or it is incomplete. Get the file again.",
         ),
         (
             ["data.name=mnist", "data.root=cut"],
-            "cut/mnist.npz cannot be read as an npz: it is not a zip archive, or not a whole one. Get the file again.",
+            "cut/mnist.npz cannot be read as an npz: it is not a zip archive, or it is incomplete. Get the file again.",
         ),
-        (["data.name=mnist", "data.root=keys"], "keys/mnist.npz has no x_train. Get the file again."),
+        (["data.name=mnist", "data.root=keys"], "keys/mnist.npz has no array x_train. Get the file again."),
         (
             ["data.name=mnist", "data.root=shape"],
-            "mnist: the train part in shape/mnist.npz has inputs [50, 20, 28] and labels [50], not [n, 28, 28] and [n]. Get the file again.",
+            "mnist: the train part in shape/mnist.npz has inputs [50, 20, 28] and labels [50]; must be [n, 28, 28] and [n]. Get the file again.",
         ),
         (
             ["data.name=mnist", "data.root=labels"],
-            "mnist: the test part in labels/mnist.npz: its labels are not whole numbers from 0 to 9. Get the file again.",
+            "mnist: the test part in labels/mnist.npz: its labels must be whole numbers from 0 to 9. Get the file again.",
         ),
         (
             ["broken.toml"],
@@ -135,12 +136,12 @@ ALONE = "The experiment has a problem:\n  - "
         ),
         (
             ["net.name=cnn"],
-            "net cnn wants images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp, or larger images.",
+            "net cnn needs images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp or larger images.",
         ),
         # All at once
         (
             ["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"],
-            'The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean "net"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - method.name: there is no "x". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got "fast", must be a number',
+            'The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean "net"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got "fast", must be a number\n  - method.name: there is no "x". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -161,11 +162,11 @@ def test_a_wrong_input_is_one_message(words, message, command, tmp_path):  # noq
         (
             "result.json",
             "{}",
-            "a/result.json is missing or not a whole one: no method. Take it away; `protofed run --resume --out` that folder writes it anew.",
+            "a/result.json is missing or incomplete (no method). Delete it and run `protofed run --resume --out a` to recreate it.",
         ),
         ("result.json", "{", "a/result.json cannot be read: "),
-        ("result.json", "3", "a/result.json is missing or not a whole one: no method."),
-        ("partition.json", "[]", "a/partition.json is missing or not a whole one: no sha256."),
+        ("result.json", "3", "a/result.json is missing or incomplete (no method)."),
+        ("partition.json", "[]", "a/partition.json is missing or incomplete (no sha256)."),
     ],
 )
 def test_damaged_files_of_a_run_are_said(file, content, message, command, tmp_path):  # noqa: F811
@@ -186,23 +187,25 @@ def test_init_writes_an_experiment_file_that_is_the_default_with_every_key_expla
     from protofed.experiment.config import Config
 
     code, out, _ = command("init", "mine.toml")
-    assert (code, out) == (0, "Written to mine.toml. Change it, then: protofed run mine.toml\n")
+    assert (code, out) == (0, "Written to mine.toml. Edit it, then run: protofed run mine.toml\n")
     text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
     assert Config.load(tmp_path / "mine.toml") == Config.load()
     lines = text.splitlines()
     for place, line in enumerate(lines):
         if re.match(r"\w+ = ", line):
             assert lines[place - 1].startswith("# "), line
-    assert command("init", "mine.toml") == (2, "", "protofed: mine.toml is there already. Give another name.\n")
+    assert command("init", "mine.toml") == (2, "", "protofed: mine.toml already exists. Give another name.\n")
     command("init", "other.toml", "--set", "method.name=fedavg", "--set", "partition.name=dirichlet")
     assert Config.load(tmp_path / "other.toml").method_name == "fedavg"
+    assert "which is the value shown here." in lines[1]
+    assert "which is shown by `protofed init` without --set." in (tmp_path / "other.toml").read_text(encoding="utf-8")
 
 
 def test_every_option_of_everything_is_explained():
     from dataclasses import fields
 
     from protofed.data.partitions import PARTITIONS
-    from protofed.experiment.options import meanings
+    from protofed.experiment.options import option_descriptions
     from protofed.experiment.sections import DataSection, EngineSection, EvalSection, RunSection, SystemSection
     from protofed.methods import METHODS
     from protofed.nets import NETS
@@ -219,7 +222,7 @@ def test_every_option_of_everything_is_explained():
         *METHODS.values(),
         *NETS.values(),
     ):
-        assert [field.name for field in fields(kind) if field.name not in meanings(kind)] == [], kind
+        assert [field.name for field in fields(kind) if field.name not in option_descriptions(kind)] == [], kind
 
 
 def test_the_shell_completes_commands(monkeypatch, capsys):

@@ -11,7 +11,7 @@ from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score,
 
 from protofed.engines.scoring import hit, predicted, tally
 from protofed.examples import Examples
-from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1, ranks
+from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1
 from protofed.measures.evenness import evenness
 
 # Four classes, of which 3 is neither among the labels nor among the answers; 1 is answered but is no label.
@@ -109,8 +109,10 @@ def test_scikit_learns_one_against_the_rest_is_ours_where_all_classes_occur():
     assert auc(probabilities, y) == pytest.approx(roc_auc_score(y, probabilities, multi_class="ovr", average="macro"))
 
 
-def test_ranks_of_equal_values_are_shared():
-    assert ranks(torch.tensor([3.0, 1.0, 3.0, 3.0, -math.inf])).tolist() == [4, 2, 4, 4, 1]
+def test_auc_counts_ties_half_and_orders_minus_infinity():
+    # Class 0 has the scores 3 and -inf, class 1 the scores 1, 3, 3. Wins of class 0: 1, a half, a half; 0, 0, 0.
+    scores = torch.tensor([3.0, -math.inf, 1.0, 3.0, 3.0])
+    assert auc(torch.stack([scores, -scores], 1), torch.tensor([0, 0, 1, 1, 1])) == 2 / 6
 
 
 def test_the_answer_is_the_highest_score_if_it_is_finite():

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from protofed import cli
 from protofed.cli.screen import Screen, run_verdict
-from protofed.experiment.accuracy import over_clients
+from protofed.experiment.accuracy import accuracy_mean_and_std
 from protofed.experiment.config import Config
 from protofed.experiment.members import counts_by_share
 from protofed.experiment.run import run
@@ -40,13 +40,13 @@ def test_run_prints_lines_a_verdict_and_the_paths(protofed, tmp_path):
     code, out, err = protofed("run", *FAST)
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[0].startswith("fedproto on digits: 4 clients, 100% of them a round (nway, ")
+    assert lines[0].startswith("fedproto on digits: 4 clients, 100 % of them per round; partition nway, ")
     assert lines[1].startswith("round 1/2  supervised 2.")
     assert "  head " in lines[1]
     assert "  left " in lines[1]
     assert lines[3].startswith("fedproto on digits after 2 rounds: ")
-    assert "commonest class gives" in lines[4]
-    assert lines[5].startswith("A round sends on average ")
+    assert lines[4].startswith("Majority-class baseline: ")
+    assert lines[5].startswith("Per round, all clients together send ")
     assert lines[6].startswith("Written to runs/fedproto-digits-1: checkpoint/, clients.csv")
     protofed("run", *FAST)
     assert (tmp_path / "runs" / "fedproto-digits-2" / "result.json").exists()
@@ -58,7 +58,7 @@ def test_quiet_prints_nothing_but_errors(protofed):
     assert (code, out) == (2, "")
     assert (
         err
-        == "protofed: a is there already and not empty. Continue that run with --resume (in Python: resume=True), or give another --out.\n"
+        == "protofed: a already exists and is not empty. Continue that run with --resume (in Python: resume=True), or give another --out.\n"
     )
 
 
@@ -95,7 +95,7 @@ def test_errors_are_one_message_with_exit_code_2_and_nothing_is_written(protofed
     assert not (tmp_path / "a").exists()
     assert protofed("run", "--set", "partition.ways=11", "--out", "a")[0] == 2
     assert protofed("run", "--set", "net.name=cnn", "--out", "a")[2].startswith(
-        "protofed: net cnn wants images of at least 16x16"
+        "protofed: net cnn needs images of at least 16x16"
     )
     assert not (tmp_path / "a").exists()
 
@@ -117,7 +117,7 @@ def test_resume_goes_on_and_changes_rounds_only(protofed):
     protofed("run", *FAST, "--quiet", "--out", "a")
     code, out, _ = protofed("run", "--resume", "--out", "a", "--set", "run.rounds=3")
     assert code == 0
-    assert "resuming after round 2" in out
+    assert "Resuming after round 2." in out
     assert "round 3/3" in out
     assert protofed("run", "--resume", "--out", "a", "--set", "train.lr=1")[2].startswith(
         "protofed: Resuming a can change only run.rounds, run.checkpoint_every, run.trace_every, run.tensorboard, data.root, engine.workers, not train.lr"
@@ -141,7 +141,7 @@ def test_odd_out_folders(protofed, tmp_path):
     (tmp_path / "mine" / "x").write_text("")
     assert (
         protofed("run", *FAST, "--out", "mine")[2]
-        == "protofed: mine is there already and not empty. Give another --out.\n"
+        == "protofed: mine already exists and is not empty. Give another --out.\n"
     )
     assert "Written to [/x]: " in protofed("run", *FAST, "--out", "[/x]")[1]
     assert protofed("run", *FAST, "--out", "file/below")[0] == 2
@@ -160,13 +160,13 @@ def test_a_full_disk_is_a_message(protofed, monkeypatch):
 
 
 def test_help_tells_of_every_argument(protofed):
-    assert "The experiment, TOML" in protofed("run", "--help")[1]
-    assert "Run folders." in protofed("compare", "--help")[1]
+    assert "Experiment file (TOML)." in protofed("run", "--help")[1]
+    assert "Folders of finished runs." in protofed("compare", "--help")[1]
 
 
 def test_list_of_everything_and_of_nothing(protofed):
     assert "fedproto" in protofed("list")[1]
-    assert protofed("list", "metods")[2].startswith("protofed: There is no list of 'metods'. Did you mean \"methods\"?")
+    assert protofed("list", "metods")[2].startswith('protofed: There is no list "metods". Did you mean "methods"?')
 
 
 def test_version(protofed):
@@ -189,6 +189,30 @@ def test_ctrl_c_says_how_to_resume(protofed, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize(
+    "words", [["sweep", "--grid", "method.pull=0,1", "--out", "s"], ["reproduce", "fedproto-table1", "--quick"]]
+)
+@pytest.mark.parametrize(
+    ("problem", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "\nInterrupted."),
+        (OSError(28, "No space left on device", "s/x"), 1, "protofed: No space left on device: s/x."),
+    ],
+)
+def test_stopped_studies_say_how_to_continue(words, problem, code, message, protofed, monkeypatch):
+    def stopped(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("protofed.studies.sweep.run_all", stopped)
+    assert protofed(*words)[::2] == (code, f"{message}\nRun the same command again to continue.\n")
+
+
+def test_a_number_out_of_range_is_said_without_an_environment_variable(protofed):
+    code, _, err = protofed("prototypes", "--classes", "1", "--dim", "3")
+    assert code == 2
+    assert "Invalid value for '--classes': 1 is not in the range x>=2." in err
+
+
 def test_live_table_on_a_terminal():
     text = io.StringIO()
     with Screen(Console(file=text, force_terminal=True, width=100)) as screen:
@@ -202,9 +226,9 @@ def test_live_table_on_a_terminal():
 
 def test_verdict_says_whether_it_is_anything():
     result = run({"run": {"rounds": 1}, "data": {"clients": 3}, "train": {"epochs": 0}, "method": {"name": "local"}})
-    assert "this is no better: look at the loss" in run_verdict(result)
+    assert "The best accuracy above is not higher: check the loss" in run_verdict(result)
     sure = run({"run": {"rounds": 1}, "data": {"clients": 3}, "partition": {"ways": 1, "stdev": 0}})
-    assert "there is nothing to beat" in run_verdict(sure)
+    assert "tested on (almost) a single class" in run_verdict(sure)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +242,10 @@ def test_nets_are_shared_out_by_their_shares():
     assert counts_by_share([7, 7, 6], 20) == [7, 7, 6]
     assert counts_by_share([1, 1], 5) == [3, 2]
     assert counts_by_share([1, 3], 4) == [1, 3]
+    assert counts_by_share([1, 1.6, 1.4], 4) == [1, 2, 1]  # the largest remainder gets the client that is left
+    assert counts_by_share([1.4, 1.8, 1.8], 5) == [1, 2, 2]
 
 
 def test_accuracy_skips_clients_without_test_examples():
-    assert over_clients([1, 0, 3], [2, 0, 3]) == {"mean": 0.75, "std": 0.25}
-    assert over_clients([0], [0]) is None
+    assert accuracy_mean_and_std([1, 0, 3], [2, 0, 3]) == {"mean": 0.75, "std": 0.25}
+    assert accuracy_mean_and_std([0], [0]) is None

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import torch
+from annotated_types import Ge
 
+from protofed import run
+from protofed.data.partitions import PARTITIONS
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError
 from protofed.experiment.config import Config
+from protofed.experiment.options import option_descriptions
+from protofed.methods import METHODS
+from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproto import FedProto
+from protofed.methods.fedprox import FedProx
+from protofed.nets import NETS
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
@@ -94,11 +105,70 @@ def test_every_recipe_is_valid(recipe):
         ({"train": {"momentum": 1.0}}, "train.momentum: got 1.0, must be below 1"),
         ({"train": {"batch": 2.5}}, "train.batch: got 2.5, must be a whole number"),
         ({"net": {"hidden": 7}}, "net.hidden: got 7, must be a list"),
+        ({"train": {"decay": 2}}, "train.decay: got 2, must be 1 or less"),
+        ({"net": {"share": 2e6}}, "net.share: got 2000000.0, must be 1000000 or less"),
+        ({"data": {"root": 3}}, "data.root: got 3, must be text in quotes"),
+        ({"data": {"name": None}}, "data.name: got None, must be text in quotes"),
+        ({"method": None}, "[method]: got None, must be a table of keys"),
         ({"net": [{"share": 0}]}, "net.share: got 0, must be above 0"),
     ],
 )
 def test_messages_name_the_key_what_was_got_and_what_would_do(table, message):
     assert problems(table) == [message]
+
+
+@pytest.mark.parametrize(
+    ("section", "registry"),
+    [("method", METHODS), ("partition", PARTITIONS), ("net", NETS)],
+    ids=["method", "partition", "net"],
+)
+def test_a_name_that_is_none_is_unknown_like_any_other(section, registry):
+    message = f"{section}.name: there is no None. Known: {', '.join(sorted(registry))}."
+    assert problems({section: {"name": None}}) == [message]
+    with pytest.raises(UserError, match=f"{section}.name: there is no None"):
+        run({section: {"name": None}})
+
+
+def test_an_encoder_file_without_the_name_of_its_net_is_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    path = str(tmp_path / "e.safetensors")
+    save_file({"body.fc1.weight": torch.zeros(3, 64)}, path, {"source": '{"dim": 3}'})
+    with pytest.raises(ConfigError) as caught:
+        run({"data": {"encoder": path}})
+    message = f"data.encoder: net of {path}: there is no None. Known: {', '.join(sorted(NETS))}."
+    assert caught.value.problems == (message,)
+
+
+def test_a_problem_is_raised_before_an_experiment_is_made(monkeypatch):
+    monkeypatch.setattr(Config, "__init__", lambda self, **parts: pytest.fail("made an experiment of nothing"))
+    assert len(problems({"run": {"rounds": 0}, "net": [{"name": "x"}, {"share": 0}]})) == 3
+
+
+@dataclass(frozen=True)
+class Demanding(FedProx):
+    """A method with an option without a default, and one with a default that a function makes."""
+
+    strength: Annotated[float, Ge(0)] = field(kw_only=True)
+    """how strong"""
+    layers: tuple[int, ...] = field(default_factory=lambda: (1, 2))
+    """which layers"""
+
+
+def test_an_option_without_a_default_must_be_set(monkeypatch):
+    monkeypatch.setitem(METHODS, "demanding", Demanding)
+    message = "method.strength: missing. It has no default, so it must be set."
+    assert problems({"method": {"name": "demanding"}}) == [message]
+    assert problems({"method": {"name": "demanding", "strength": -1}}) == ["method.strength: got -1, must be 0 or more"]
+    method = Config.of({"method": {"name": "demanding", "strength": 2, "mu": 3.0}}).method
+    assert method == Demanding(strength=2.0, mu=3.0, layers=(1, 2))
+
+
+def test_options_are_described_by_the_text_below_them_also_in_base_classes():
+    described = option_descriptions(Demanding)
+    assert (described["strength"], described["layers"]) == ("how strong", "which layers")
+    assert described.keys() == {"weights", "mu", "strength", "layers"}
+    assert described["weights"] == option_descriptions(FedAvg)["weights"] != ""
 
 
 def test_all_problems_are_told_at_once():

@@ -10,7 +10,7 @@ import torch
 
 import protofed
 from protofed.data import tables
-from protofed.data.dataset import folder
+from protofed.data.dataset import data_folder
 from protofed.data.generated import IMBALANCED, arms, synthetic
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
@@ -63,8 +63,8 @@ def wanted(name: str) -> None:
     """Skip what needs a file that is not here."""
     files = [name] if name != "digit5" else ["mnist", "usps", "svhn", "mnist_m", "synthdigits"]
     for file in files:
-        if file not in MADE and not (folder("") / f"{FILES.get(file, file)}.npz").exists():
-            pytest.skip(f"no {FILES.get(file, file)}.npz in {folder('')}; set PROTOFED_DATA to the folder that has it")
+        if file not in MADE and not (data_folder("") / f"{FILES.get(file, file)}.npz").exists():
+            pytest.skip(f"no {FILES.get(file, file)}.npz in {data_folder('')}; set PROTOFED_DATA to the folder that has it")
 
 
 def test_every_dataset_is_known_here():
@@ -106,14 +106,14 @@ def test_a_round_on_it(name, method):
 
 @pytest.mark.parametrize("name", ["usps", "cifar10", "femnist", "office_caltech10", "heart_disease", "uci_har"])
 def test_what_is_not_there_says_what_it_wants(name, tmp_path):
-    with pytest.raises(UserError, match=rf"{name} is not in .*: it wants \w+.npz \(data published at \S+"):
+    with pytest.raises(UserError, match=rf"{name}: there is no file \w+.npz in .*The data are published at \S+"):
         SOURCES[name](str(tmp_path))
 
 
 def test_a_whole_dataset_is_not_called_a_subset(tmp_path, monkeypatch):
     from protofed.data import images
 
-    monkeypatch.setitem(images.FULL, "cifar10", 7)
+    monkeypatch.setitem(images.COMPLETE_SIZES, "cifar10", 7)
     for count, remark in ((7, ""), (6, "subset")):
         x, y = np.zeros((count, 32, 32, 3), np.uint8), np.zeros(count, np.uint8)
         np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
@@ -132,7 +132,7 @@ def test_channels_come_first(tmp_path):
 
 def test_the_synthetic_generator_has_the_moments_of_the_paper():
     """S1.1, over many clients: Sigma_jj = j^-1.2 within a client; client means v_k of variance 1 + phi2."""
-    data = synthetic(folder(""), phi1=1.0, phi2=4.0, clients=400, stream="moments")
+    data = synthetic(data_folder(""), phi1=1.0, phi2=4.0, clients=400, stream="moments")
     x = np.concatenate([data.train.x.numpy()])[:, :60]
     group = np.empty(len(x), int)
     group[data.train.index], group[data.test.index] = data.train_group, data.test_group
@@ -148,7 +148,7 @@ def test_the_synthetic_generator_has_the_moments_of_the_paper():
 
 def test_synthetic_labels_are_the_argmax_of_one_linear_model_a_client():
     """A linear model fitted to one client's data answers nearly all of them."""
-    data = synthetic(folder(""))
+    data = synthetic(data_folder(""))
     client = np.bincount(data.train_group).argmax()
     own = data.train.index[torch.from_numpy(data.train_group == client)]
     x, y = data.train.x[own].double(), data.train.y[own]
@@ -206,9 +206,9 @@ def test_npz_with_clients_and_a_test_set(tmp_path):
 def test_a_folder_of_npy_files_is_mapped_not_read(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.zeros((20, 3), np.float32))
     np.save(tmp_path / "y.npy", np.arange(20) % 2)
-    arrays = tables.mapped(tmp_path)
+    arrays = tables.memory_mapped(tmp_path)
     assert isinstance(arrays["x"], np.memmap)
-    monkeypatch.setattr(tables, "mapped", lambda where: arrays)
+    monkeypatch.setattr(tables, "memory_mapped", lambda where: arrays)
     data = SOURCES["npz"](str(tmp_path))
     assert len(data.train) == 16
     assert np.shares_memory(data.train.x.numpy(), arrays["x"])
@@ -217,13 +217,13 @@ def test_a_folder_of_npy_files_is_mapped_not_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": np.zeros((3, 2))}, "has no y; it has x."),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "x_test": np.zeros((3, 2))}, "has no y_test"),
+        ({"x": np.zeros((3, 2))}, "has no array y; it has x."),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "x_test": np.zeros((3, 2))}, "has no array y_test"),
         (
             {"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(2)},
             "`client` has 2 entries for 3 examples",
         ),
-        ({"x": np.zeros(3), "y": np.zeros(3, int)}, r"x is \[3\] of type float64; must be numbers"),
+        ({"x": np.zeros(3), "y": np.zeros(3, int)}, r"x has shape \[3\] and type float64; must be numbers"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(2, int)}, r"has inputs \[3, 2\] and labels \[2\]"),
         (
             {"x": np.zeros((3, 2)), "y": np.array(["a", "b", "c"]), "classes": np.array(["a", "b"])},
@@ -261,5 +261,5 @@ def test_a_picture_of_who_holds_what(clients, command, tmp_path):  # noqa: F811
     assert code == 0
     assert "Written to p.png." in out
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    assert "is there already" in command("data", "show", "--out", "p.png")[2]
+    assert "already exists" in command("data", "show", "--out", "p.png")[2]
     assert "must end in .png, .svg or .pdf" in command("data", "show", "--out", "p.doc")[2]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from protofed.draws import DerivedDropout, DrawFrom, derive, generator, hashed, no_global_draws, random_state
+from protofed.draws import DerivedDropout, DrawFrom, derive, generator, hashed_integers, no_global_draws, random_state
 from protofed.errors import UserError
 
 
@@ -42,7 +42,7 @@ def test_dropout_keeps_the_right_share_and_the_mean(p):
 
 def test_no_two_positions_of_the_masks_are_correlated():
     keys = torch.tensor([derive("pairs", number) for number in range(4000)])
-    first, second = (torch.vmap(lambda key, call=call: hashed(key, call, 150))(keys) for call in (1, 2))
+    first, second = (torch.vmap(lambda key, call=call: hashed_integers(key, call, 150))(keys) for call in (1, 2))
     signs = torch.cat([first, second], 1).ge(2**31).float() * 2 - 1  # two calls of dropout under each key
     pairs = (signs.T @ signs / 4000)[~torch.eye(300, dtype=torch.bool)] * 4000**0.5
     assert pairs.std().item() == pytest.approx(1, abs=0.03)  # as of fair coins

@@ -19,7 +19,7 @@ from protofed.core import KeptModel, Method, Params, Phase, average
 from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
-from protofed.engines.stack_training import StackedTrees, narrowed
+from protofed.engines.stack_training import StackedTrees, narrowing_width
 from protofed.engines.stacked import LARGEST_STACK, Stacked
 from protofed.errors import UserError
 from protofed.experiment import checkpoint
@@ -117,7 +117,7 @@ def test_nets_whose_examples_depend_on_each_other_are_not_stacked(layer):
             [(np.random.RandomState(n).normal(size=(9 + n, 4)), np.arange(9 + n) % 3) for n in range(3)], nets=[module]
         )
     members = own.members(Config.of({}))
-    assert members.nets[0].alone
+    assert members.nets[0].trains_alone
     made = own.config(config("fedproto"))
     same(Stacked, made, members, rtol=0, atol=0)
 
@@ -160,7 +160,7 @@ def test_one_and_the_same_message_is_shared():
 
 
 def test_the_finished_leave_now_and_then():
-    assert [narrowed(width) for width in (1, 2, 3, 4, 10, 20)] == [0, 1, 2, 3, 7, 15]
+    assert [narrowing_width(width) for width in (1, 2, 3, 4, 10, 20)] == [0, 1, 2, 3, 7, 15]
 
 
 @pytest.mark.parametrize("method", ["fedproto", "local"])
@@ -224,7 +224,7 @@ def test_a_pool_is_closed_by_an_error_and_says_what_it_was():
         def upload(self, trained):
             return "text"
 
-    with pytest.raises(RuntimeError, match="a message is made of tensors"):
+    with pytest.raises(RuntimeError, match="a message must consist of tensors"):
         played_on(pool_of(Loop, 2), config(Talking()), federation())
 
 
@@ -235,7 +235,7 @@ def test_the_number_of_workers_changes_no_bit(workers, tmp_path):
     reference = protofed.run({**SMALL, "engine": {"name": "stacked", "workers": 1}})
     rows, expected = ([{**row, "seconds": 0} for row in one.rounds] for one in (result, reference))
     assert rows == expected
-    assert protofed.Result.load(tmp_path / "run").reach == reference.reach
+    assert protofed.Result.load(tmp_path / "run").distance_limits == reference.distance_limits
 
 
 class Fragile(Local):

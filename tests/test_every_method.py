@@ -76,7 +76,7 @@ def test_it_can_be_measured_and_the_figures_are_those_of_the_run(method, runs):
     assert ("server" in table) == (shared is not None)
     assert shared is None or table["server"]["accuracy"] == pytest.approx(shared)
     assert found["fairness"].rows["head"]["std"] == pytest.approx(result.summary["accuracy"]["head"]["std"])
-    assert found["cost"].rows["whole run"]["up_bytes"] == result.summary["cost"]["up_bytes"]
+    assert found["cost"].rows["total"]["up_bytes"] == result.summary["cost"]["up_bytes"]
     assert all(row["within"] > 0 for row in found["scatter"].rows.values())
     if (own := result.prototypes) is not None:
         rows = measure(result, ["similarity"])["similarity"].rows

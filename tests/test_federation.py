@@ -112,7 +112,7 @@ def test_run_folders_of_own_data_are_opened_and_continued_in_python(tmp_path):
     assert (again.summary, again.rounds, again.clients) == (first.summary, first.rounds, first.clients)
     more = federation.run({"run": {"rounds": 4}}, tmp_path / "run", resume=True)
     assert more.summary["rounds"] == 4
-    with pytest.raises(UserError, match="nets that were given to it in Python"):
+    with pytest.raises(UserError, match="nets that were given in Python"):
         protofed.Result.load(tmp_path / "run")
     other = protofed.Federation([table(30), table(30)], nets=[line()])
     with pytest.raises(UserError, match="made with other data or nets"):
@@ -138,7 +138,7 @@ X, Y = table(6)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"data": []}, "data: got no client. Give a pair (x, y) for each."),
+        ({"data": []}, "data: got no clients. Give a pair (x, y) per client."),
         ({"data": [X]}, "data[0]: got a ndarray; must be a pair (x, y)."),
         ({"data": [(X, Y), (X, Y[:4])]}, "data[1]: got inputs [6, 4] and labels [4]; must be [n, ...] and [n]."),
         ({"data": [(X[:, 0], Y)]}, "data[0]: got inputs [6] and labels [6]; must be [n, ...] and [n]."),
@@ -146,46 +146,52 @@ X, Y = table(6)
         ({"data": [(X, Y)] * 2, "nets": (line(), line())}, "nets: got a tuple; must be a list of nets, as nets=[net]."),
         (
             {"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 3))]},
-            "nets[0] has one layer with parameters, so that the embedding would be the raw input, and prototypes the means of raw inputs. Put a layer before it, or give (nn.Identity(), layer) if the inputs are features.",
+            "nets[0] has only one layer with parameters, so that the embedding would be the raw input and prototypes would be means of raw inputs. Add a layer before it, or specify (nn.Identity(), layer) if the inputs are features.",
         ),
         ({"data": [(X, Y / 2)]}, "data[0]: its labels are of type float64; they must be whole numbers or names."),
         ({"data": [(X.astype(str), Y)]}, "data[0]: its inputs are of type <U32; they must be numbers."),
         ({"data": [(X, Y - 1)]}, 'data[0]: there is no class -1. Did you mean "1"? Known: 0, 1.'),
         ({"data": [(X, Y)], "classes": 2}, "data[0]: there is no class 2. Known: 0, 1."),
         ({"data": [(X, Y)], "classes": 0}, "classes: got 0; must be 1 or more, or None."),
-        ({"data": [(X, Y.astype(str))], "classes": 3}, "classes: got 3; must be the list of names, or None."),
+        ({"data": [(X, Y.astype(str))], "classes": 3}, "classes: got 3, but the labels are names; must be the list of names, or None."),
         (
             {"data": [(X, np.array(["cat"] * 6))], "classes": ["cats", "dogs"]},
             "data[0]: there is no class 'cat'. Did you mean \"cats\"? Known: cats, dogs.",
         ),
-        ({"data": [(X, Y)], "classes": ["a", "a"]}, "classes: a name is there twice."),
+        ({"data": [(X, Y)], "classes": ["a", "a"]}, "classes: got 'a' more than once. Give each class once."),
         (
             {"data": [(X, Y), (X, Y.astype(str))]},
-            "data: some clients' labels are names, others' are whole numbers. Use one of them.",
+            "data: some clients' labels are names, others' are whole numbers. Use the same kind for all.",
         ),
-        ({"data": [([], [])]}, "data: no client has inputs of shape [n, ...]."),
-        ({"data": [(X, Y)], "test": [(X, Y)] * 2}, "test: got 2 pairs for 1 clients. Give one for each, or None."),
-        ({"data": [(X, Y)], "test": [(X[:, :3], Y)]}, "test[0]: its inputs have shape (3,), but data[0]'s have (4,)."),
+        ({"data": [([], [])]}, "data: no client has inputs of shape [n, ...]. Give at least one client examples."),
+        (
+            {"data": [(X, Y)], "test": [(X, Y)] * 2},
+            "test: got 2 pairs for 1 clients. Give one pair per client, or None.",
+        ),
+        (
+            {"data": [(X, Y)], "test": [(X[:, :3], Y)]},
+            "test[0]: its inputs have shape (3,), but data[0]'s have (4,). Give both the same shape.",
+        ),
         (
             {"data": [(X, Y)] * 3, "nets": [line(), line()]},
-            "nets: got 2 for 3 clients. Give one for all, or one for each.",
+            "nets: got 2 for 3 clients. Give one for all, or one per client.",
         ),
         (
             {"data": [(X, Y)], "nets": ["mlp"]},
-            "nets[0] is a str; a net is a module, (module, name of its last layer), (body, head), or a function that makes one of these.",
+            "nets[0] is a str; a net is a module, (module, name of its last layer), (body, head), or a function that returns one of these.",
         ),
         ({"data": [(X, Y)], "nets": [(line(), "fc")]}, "nets[0] has no layer 'fc'. It has: 0, 1, 2."),
         (
             {"data": [(X, Y)], "nets": [Residual()]},
-            "nets[0] (Residual) returns a Tensor, so where is the embedding? Let it return (embedding, logits), or give (module, name of its last layer); it has first, fc.",
+            "nets[0] (Residual) returns a Tensor; it must return (embedding, logits). Change it, or specify (module, name of its last layer); its layers are first, fc.",
         ),
         (
             {"data": [(X, Y)], "nets": [(Residual(after=True), "fc")]},
-            "nets[0] (Residual) does more after its last layer than that layer gives. Name the layer that comes last, or let it return (embedding, logits).",
+            "nets[0] (Residual) computes more after the layer that was named as its last. Name the layer that comes last, or let it return (embedding, logits).",
         ),
         (
             {"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 10))]},
-            "nets[0] (Sequential) gives embeddings [2, 5] and scores [2, 10] for 2 inputs; it must give [2, dim] and [2, 3], as there are 3 classes. Change the net, or tell the federation its classes.",
+            "nets[0] (Sequential) returns embeddings [2, 5] and logits [2, 10] for 2 inputs; they must be [2, dim] and [2, 3], because there are 3 classes. Change the net, or set the classes of the federation.",
         ),
         ({"data": [(X, Y)], "nets": [nn.Sequential(nn.ReLU())]}, "nets[0] has no parameters: it cannot learn."),
     ],
@@ -240,7 +246,7 @@ def test_a_run_is_not_continued_with_other_nets_or_shapes(change, tmp_path):
         ),
         (
             {"data": [(X, Y + 20_000_000)]},
-            "data: label 20000002 would make 20,000,003 classes. Give `classes`, the labels there are.",
+            "data: label 20000002 would make 20,000,003 classes. Give `classes`, the list of all labels.",
         ),
         ({"data": [(X, Y)], "nets": [lambda size: line()]}, "nets[0] cannot be used with inputs of shape (4,): "),
     ],
@@ -274,7 +280,7 @@ def test_a_sample_is_of_the_federations_clients():
 def test_given_is_not_a_name_for_an_experiment_file(section):
     with pytest.raises(UserError, match=f'{section}.name: there is no "given"'):
         Config.of({section: {"name": "given"}})
-    with pytest.raises(UserError, match="data that were given to it in Python"):
+    with pytest.raises(UserError, match="data that were given in Python"):
         protofed.run({"data": {"name": "given"}})
 
 
@@ -294,5 +300,5 @@ def test_numbers_of_numpy_are_numbers():
     "section", [{"data": {"normalise": "client"}}, {"eval": {"test": "own"}}, {"eval": {"validation": 0.1}}]
 )
 def test_options_of_named_data_are_refused_for_own_arrays(section):
-    with pytest.raises(UserError, match=r"that is for named data. A federation's arrays are used as given"):
+    with pytest.raises(UserError, match=r"it applies to named datasets only\. A federation's arrays are used as given"):
         protofed.Federation([table(12)]).run(section)

@@ -13,7 +13,7 @@ from protofed.core import Batch, Upload, Weights
 from protofed.errors import UserError
 from protofed.methods.fednh import FedNH
 from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
-from protofed.methods.parts.sphere import cosines, orthonormal, search, uniform
+from protofed.methods.parts.sphere import cosine_range, orthonormal, search_directions, uniform
 from protofed.net import Net
 from toys import bank, config, federation, figures, played
 
@@ -24,7 +24,7 @@ HEAD = "head.out.weight"
 def test_eq1_up_to_one_more_class_than_dimensions_it_is_the_simplex(classes, dim):
     points = uniform(classes, dim, 0)
     assert points.norm(dim=1) == pytest.approx(1, abs=1e-6)
-    assert cosines(points) == pytest.approx((-1 / (classes - 1),) * 2, abs=1e-6)
+    assert cosine_range(points) == pytest.approx((-1 / (classes - 1),) * 2, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ def test_eq1_up_to_one_more_class_than_dimensions_it_is_the_simplex(classes, dim
 def test_eq1_beyond_it_is_the_known_best(classes, dim, largest):
     points = uniform(classes, dim, 0)
     assert points.norm(dim=1) == pytest.approx(1, abs=1e-6)
-    assert cosines(points)[1] == pytest.approx(largest, abs=1e-3)
+    assert cosine_range(points)[1] == pytest.approx(largest, abs=1e-3)
 
 
 def test_eq1_a_hundred_classes_in_sixteen_dimensions():
     points = uniform(100, 16, 0)
-    assert cosines(points)[1] <= 0.26
-    angle = math.acos(cosines(points)[1])
+    assert cosine_range(points)[1] <= 0.26
+    angle = math.acos(cosine_range(points)[1])
     for start in range(3):  # other starts find no angle more than 1 % larger
-        again = search(100, 16, torch.Generator().manual_seed(start))
-        assert math.acos(cosines(again)[1]) <= 1.01 * angle
+        again = search_directions(100, 16, torch.Generator().manual_seed(start))
+        assert math.acos(cosine_range(again)[1]) <= 1.01 * angle
 
 
 def test_starts_are_functions_of_the_seed():
@@ -56,7 +56,7 @@ def test_starts_are_functions_of_the_seed():
     assert uniform(1, 3, 0).norm() == pytest.approx(1)
     rows = orthonormal(4, 6, 0)
     torch.testing.assert_close(rows @ rows.T, torch.eye(4))
-    assert cosines(orthonormal(9, 4, 0))[1] < 1  # more cannot be orthonormal: directions at random
+    assert cosine_range(orthonormal(9, 4, 0))[1] < 1  # more cannot be orthonormal: directions at random
 
 
 # Embeddings are inputs. Prototypes: class 0 at (1, 0), class 1 at (0, 1). The sample (3, 4) has the direction (0.6, 0.8).
@@ -167,7 +167,7 @@ def test_a_net_whose_head_is_not_one_layer_is_refused():
 
     with pytest.raises(
         UserError,
-        match=r"The head of deep has to be one linear layer for this, but it has: Linear, ReLU, Linear\. Use another net",
+        match=r"This needs a head of one linear layer, but the head of deep has: Linear, ReLU, Linear\. Use another net",
     ):
         played(config("fednh"), federation(nets=[Net("deep", build, (4,), 3)] * 6))
 

@@ -20,10 +20,12 @@ def test_the_margin_is_how_far_the_most_distant_class_is_from_its_nearest():
 
 
 def test_the_contrast_by_hand():
-    # a point of class 0 at 0; prototypes at 1 and -3; margin 2: distances 1 + 2 and 3
-    found = margin_loss(torch.tensor([[0.0]]), torch.tensor([0]), torch.tensor([[1.0], [-3.0]]), 2.0)
+    # a point of class 0 at 0; prototypes at 1 and -3; margin 2: distances 1 + 2 and 3. In double precision, since the
+    # logarithms of exp(-1) and of the sum nearly cancel
+    point, prototypes = torch.tensor([[0.0]]).double(), torch.tensor([[1.0], [-3.0]]).double()
+    found = margin_loss(point, torch.tensor([0]), prototypes, 2.0)
     assert found.item() == pytest.approx(-math.log(math.exp(-3) / (math.exp(-3) + math.exp(-3))))
-    plain = margin_loss(torch.tensor([[0.0]]), torch.tensor([0]), torch.tensor([[1.0], [-3.0]]), 0.0)
+    plain = margin_loss(point, torch.tensor([0]), prototypes, 0.0)
     assert plain.item() == pytest.approx(-math.log(math.exp(-1) / (math.exp(-1) + math.exp(-3))))
 
 

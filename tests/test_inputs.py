@@ -8,7 +8,7 @@ import torch
 
 import protofed
 from protofed.errors import UserError
-from protofed.examples import Examples, changer, crop, flip
+from protofed.examples import Examples, augmenter, crop, flip
 from test_cli import protofed as command  # noqa: F401
 from test_data import wanted
 
@@ -90,16 +90,16 @@ def test_crop_shifts_and_flip_mirrors_by_hand():
 
 def test_augmentation_depends_on_the_key_alone_and_is_fair():
     x = torch.rand(4000, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    change = changer(("crop", "flip"), 7)
+    change = augmenter(("crop", "flip"), 7)
     assert torch.equal(change(x), change(x))
-    assert not torch.equal(change(x), changer(("crop", "flip"), 8)(x))
+    assert not torch.equal(change(x), augmenter(("crop", "flip"), 8)(x))
     flipped = (flip(x, torch.tensor(3)) != x).flatten(1).any(1).double().mean()
     assert 0.47 < flipped < 0.53
-    assert changer((), 1) is None
+    assert augmenter((), 1) is None
 
 
 def test_only_images_are_augmented():
-    with pytest.raises(UserError, match=r"train.augment: got \['crop'\], but inputs of shape \(60,\) are no images"):
+    with pytest.raises(UserError, match=r"train.augment: got \['crop'\], but inputs of shape \(60,\) are not images"):
         protofed.run({"data": {"name": "synthetic"}, "partition": {"name": "natural"}, "train": {"augment": ["crop"]}})
 
 

@@ -16,7 +16,7 @@ from protofed.experiment.folder import Folder
 from protofed.measures.discrepancy import gradient_dissimilarity
 from protofed.measures.evenness import evenness
 from protofed.measures.geometry import cosine_similarities, drift, scatter
-from protofed.measures.on_demand import MEASURES, measure, some
+from protofed.measures.on_demand import MEASURES, measure, evenly_spaced_rows
 from protofed.methods.parts.margins import aggregate_mean_margin
 from test_cli import protofed as command  # noqa: F401
 
@@ -168,13 +168,13 @@ def test_a_run_is_as_near_as_can_be_to_itself(runs, tmp_path):
     assert further["mmd"] > 0.1
     assert further["width"] > 0
     other = protofed.run({**table, "net": {"dim": 7}})
-    with pytest.raises(UserError, match=r"The embeddings have \[7\] and \[50\] dimensions; they must be the same"):
+    with pytest.raises(UserError, match=r"The embeddings have \[7\] and \[50\] dimensions\. Use two runs with the same net\.dim"):
         measure(other, ["discrepancy"], beside=alone)
 
 
 def test_some_of_many_rows_are_taken_at_equal_distances():
-    assert some(torch.arange(10), 4).tolist() == [0, 2, 5, 7]
-    assert some(torch.arange(3), 4).tolist() == [0, 1, 2]
+    assert evenly_spaced_rows(torch.arange(10), 4).tolist() == [0, 2, 5, 7]
+    assert evenly_spaced_rows(torch.arange(3), 4).tolist() == [0, 1, 2]
 
 
 def test_discrepancy_on_the_command_line(runs, asked):
@@ -216,23 +216,23 @@ def test_the_help_names_every_measure(command):  # noqa: F811
         (
             "fedproto",
             ["--what", "gradients"],
-            "gradients are compared at one model that all clients have; those of fedproto have their own. Use a run of a method that shares all weights (fedavg).",
+            "gradients needs one model that all clients share, but the clients of fedproto have different ones. Use a method that shares all weights, such as fedavg.",
         ),
         (
             "fedavg",
             ["--what", "discrepancy"],
-            "discrepancy is between the features of two runs: give the other one with --beside DIR.",
+            "discrepancy compares the features of two runs. Give the other run with --beside DIR.",
         ),
         (
             "fedavg",
             ["--beside", "FOLDER"],
-            "--beside: only discrepancy is between two runs. Ask for it: --what discrepancy.",
+            "--beside: only discrepancy compares two runs. Add --what discrepancy.",
         ),
-        ("fedavg", ["--client", "4"], "There is no client 4; they are numbered from 0 to 3."),
+        ("fedavg", ["--client", "4"], "There is no client 4; clients are numbered from 0 to 3."),
         (
             "fedavg",
             ["--client", "1", "--what", "cost"],
-            "--client 1: only classification, confusion, scatter can be measured of one client.",
+            "--client 1: only classification, confusion, scatter can be measured for a single client.",
         ),
     ],
 )
@@ -247,7 +247,7 @@ def test_drift_wants_a_trace(command):  # noqa: F811
     assert command("measure", "a", "--what", "drift") == (
         2,
         "",
-        "protofed: drift is between rounds in trace/, of which a has 0. Run it with --set run.trace_every=1.\n",
+        "protofed: drift needs at least two rounds in trace/, but a has 0. Run it again with --set run.trace_every=1.\n",
     )
 
 
@@ -256,7 +256,8 @@ def test_other_data_than_the_runs_are_noticed(command, tmp_path):  # noqa: F811
     path = tmp_path / "a" / "partition.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": "of others"}))
     assert command("measure", "a", "--what", "scatter")[2] == (
-        "protofed: a was made with other data than there are now: its partition.json does not fit.\n"
+        "protofed: a was run on other data than those found now: its partition.json does not match them. "
+        "Restore the data of the run.\n"
     )
     assert command("measure", "a", "--what", "cost")[0] == 0  # which needs no data
 
@@ -269,4 +270,4 @@ def test_own_data_are_measured_in_python(command, tmp_path):  # noqa: F811
     again = protofed.Result.load(tmp_path / "own", federation)
     assert measure(again) == measure(run)
     assert list(measure(run, ["confusion"])["confusion"].rows) == ["mole", "newt", "owl"]
-    assert "so it is measured there: protofed.measures.on_demand.measure(" in command("measure", "own")[2]
+    assert "so it can be measured only there: protofed.measure(" in command("measure", "own")[2]

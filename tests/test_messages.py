@@ -2,11 +2,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from protofed.core import Nothing, Params, Prototypes, Upload
-from protofed.messages import Size, flatten, message_size, unflatten
+import protofed
+from protofed.core import Nothing, Params, Prototypes, Upload, Weights
+from protofed.messages import Size, flatten, message_size, share_equal_messages, unflatten
+from protofed.nets.own import OwnNet
 from protofed.trust.guard import sift
 from toys import bank
 
@@ -108,6 +112,56 @@ def test_guard_is_not_led_by_the_first_upload():
     assert list(rejected) == [0]
 
 
+def test_guard_rejects_prototypes_with_another_number_of_modes():
+    one, two = (Prototypes(torch.ones(3, modes, 2), torch.ones(3, modes)) for modes in (1, 2))
+    accepted, rejected = sift([upload(client, {"p": message}) for client, message in enumerate([two, one, one])])
+    assert [taken.client for taken in accepted] == [1, 2]
+    assert rejected == {0: "p does not have the shape that the other clients sent"}
+
+
+class NamedLikePrototypes(nn.Module):
+    """A body with parameters that have the names of the parts of packed prototypes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.support = nn.Parameter(torch.tensor([-1.0, 2.0, 3.0, 4.0]))
+        self.rows = nn.Parameter(torch.ones(4))
+        self.shape = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        return x * self.support * self.rows + self.shape
+
+
+def test_parameters_are_not_taken_for_prototypes_because_of_their_names():
+    net = OwnNet.net(lambda: (NamedLikePrototypes(), nn.Linear(4, 3)), "nets[0]", (4,), 3)
+    params = net.init(torch.Generator())
+    bare = {name.removeprefix("body."): value for name, value in params.items()}
+    assert {"support", "rows", "shape"} <= bare.keys()
+    for message in (Weights(params), Weights(bare), bare):
+        accepted, rejected = sift([upload(client, message) for client in (0, 1)])
+        assert len(accepted) == 2
+        assert rejected == {}
+        assert message_size(message) == Size(params=3 * 4 + 4 * 3 + 3, bytes=4 * 27)
+
+
+def test_a_run_accepts_and_counts_parameters_named_like_prototypes():
+    draw = np.random.RandomState(0)
+    data = [(draw.normal(size=(12, 4)), np.arange(12) % 3) for _ in range(2)]
+    federation = protofed.Federation(data, nets=[lambda: (NamedLikePrototypes(), nn.Linear(4, 3))])
+    result = protofed.run({"run": {"rounds": 1}, "method": {"name": "fedavg"}}, federation=federation)
+    assert result.summary["rejected"] == 0
+    assert result.summary["cost"]["up_params"] == 2 * 27
+    assert result.rounds[0]["up_counts"] == 0
+
+
 def test_guard_of_nothing():
     assert sift([]) == ([], {})
     assert sift([upload(0, (), examples=-1)])[1] == {0: "num_examples is -1"}
+
+
+def test_messages_of_the_same_tensors_become_one_object():
+    params, others = {"w": torch.ones(2)}, {"w": torch.ones(2)}
+    shared = share_equal_messages({0: Weights(params), 1: Weights(params), 2: Weights(others)})
+    assert shared[0] is shared[1]
+    assert shared[2] is not shared[0]  # equal numbers in other tensors are another message
+    assert shared[2].params is others

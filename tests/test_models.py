@@ -81,11 +81,11 @@ def test_known_alone_is_known_in_company(run):
 
 def test_a_folder_gives_back_what_the_run_gave(run):
     again = protofed.Result.load(run.folder)
-    assert (again.summary, again.rounds, again.clients, again.reach) == (
+    assert (again.summary, again.rounds, again.clients, again.distance_limits) == (
         run.summary,
         run.rounds,
         run.clients,
-        run.reach,
+        run.distance_limits,
     )
 
 
@@ -104,22 +104,22 @@ def test_reach_is_the_largest_distance_of_a_class_by_hand(run):
     z, y = model.net.features(model.params, model.data)
     for label in range(10):
         own = (z[y == label] - run.prototypes.mean[label, 0]).norm(dim=1)
-        assert run.reach["1"][label] == (pytest.approx(own.max().item(), rel=1e-5) if len(own) else None)
+        assert run.distance_limits["1"][label] == (pytest.approx(own.max().item(), rel=1e-5) if len(own) else None)
 
 
 def test_the_servers_model_is_the_default_where_there_is_one(run, digits, command):  # noqa: F811
     shared = protofed.run({**TABLE, "method": {"name": "fedavg"}})
-    assert shared.state.spokesman() is None
+    assert shared.state.default_client() is None
     right = shared.predict(digits.test.x.numpy())["label"] == digits.test.y.numpy()
     assert right.mean() == pytest.approx(shared.summary["global"]["accuracy"])
-    assert run.state.spokesman() == 0
+    assert run.state.default_client() == 0
 
 
 def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa: F811
     np.save(tmp_path / "x.npy", digits.test.x[:9].numpy())
     folder = str(run.folder)
     code, out, err = command("predict", folder, "--input", "x.npy", "--by", "prototype", "--out", "y.npy")
-    assert (code, err) == (0, "With client 0's model (--client chooses another).\n")
+    assert (code, err) == (0, "Using the model of client 0. Use --client for another one.\n")
     assert out.startswith("9 inputs: ")
     assert out.endswith("unknown. Written to y.npy.\n")
     found = np.load("y.npy", allow_pickle=False)
@@ -142,12 +142,12 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
         (["--input", "rgb.npy"], "The inputs have shape [2, 8, 8, 3]; must be [n, 1, 8, 8]."),
         (["--input", "words.npy"], "The inputs are of type <U1; they must be numbers."),
         (["--input", "nan.npy"], "64 of the inputs' 64 values are not finite. Fill them in."),
-        (["--input", "x.npy", "--client", "6"], "There is no client 6; they are numbered from 0 to 5."),
+        (["--input", "x.npy", "--client", "6"], "There is no client 6; clients are numbered from 0 to 5."),
         (
             ["--input", "x.npy", "--by", "protoype", "--client", "1"],
             "This model cannot predict by 'protoype'. Did you mean \"prototype\"? Known: head, prototype, prototype_all.",
         ),
-        (["--input", "x.npy", "--out", "x.npy"], "x.npy is there already. Give another name."),
+        (["--input", "x.npy", "--out", "x.npy"], "x.npy already exists. Give another name."),
     ],
 )
 def test_what_cannot_be_predicted_is_said(run, words, message, command, tmp_path):  # noqa: F811
@@ -167,7 +167,7 @@ def test_an_unfinished_or_strange_folder_has_no_model(command, tmp_path):  # noq
     assert "is not a run folder" in command("predict", "nowhere", "--input", "x.npy")[2]
     command("run", "--quiet", "--set", "run.rounds=1", "--set", "data.clients=2", "--out", "a")
     (tmp_path / "a" / "result.json").unlink()
-    assert "has not finished: continue it with --resume" in command("predict", "a", "--input", "x.npy")[2]
+    assert "its run has not finished. Continue it with `protofed run --resume --out a`." in command("predict", "a", "--input", "x.npy")[2]
 
 
 def test_nothing_to_predict_gives_nothing(run):
@@ -193,7 +193,7 @@ def test_prototypes_are_none_where_a_method_has_none():
 
 def test_an_exported_state_dict_is_the_models(run, command, tmp_path):  # noqa: F811
     code, out, _ = command("export", str(run.folder), "--client", "2", "--out", "c.safetensors")
-    assert (code, out) == (0, "mlp, 7,920 numbers. Written to c.safetensors.\n")
+    assert (code, out) == (0, "mlp with 7,920 parameters. Written to c.safetensors.\n")
     run.model(2).load_state_dict(load_file("c.safetensors"))
     assert torch.equal(load_file("c.safetensors")["head.out.bias"], run.model(2).head.out.bias)
     with safe_open("c.safetensors", "pt") as file:
@@ -232,7 +232,7 @@ def test_a_net_that_views_takes_raw_inputs():
 
 def test_onnx_without_its_package_is_said(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UserError, match=r"ONNX needs the package onnx: pip install 'protofed\[onnx\]'"):
+    with pytest.raises(UserError, match=r"ONNX needs the package onnx. Run pip install 'protofed\[onnx\]'"):
         write_model(run.state.model(0), tmp_path / "c.onnx")
 
 
@@ -333,8 +333,8 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
     code, out, err = command("join", folder, "--data", "new.npz", "--epochs", "2", "--out", "n.safetensors")
     assert (code, err) == (0, "")
     assert out.startswith("The newcomer has 18 training and ")
-    assert "It downloaded 150 numbers and made 6 steps: " in out
-    assert "Alone, from its own layers and with the same steps: " in out
+    assert "It downloaded 150 numbers and trained for 6 steps. Test accuracy: " in out
+    assert "Trained alone, from its own layers and for the same number of steps: " in out
     assert out.endswith("Written to n.safetensors.\n")
     words = ("--net", "mlp", "--set", "net.hidden=[32]", "--start", "n.safetensors", "--json")
     found = json.loads(command("join", folder, "--data", "new.npz", *words)[1])
@@ -346,18 +346,18 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "no.npz"], "There is no file no.npz. --data wants an .npz with x and y."),
-        (["--data", "bad.npz"], "bad.npz cannot be read as an npz: it is not a zip archive, or not a whole one."),
+        (["--data", "no.npz"], "There is no file no.npz. --data must be an .npz file with x and y."),
+        (["--data", "bad.npz"], "bad.npz cannot be read as an npz: it is not a zip archive, or it is incomplete."),
         (
             ["--data", "wide.npz"],
-            "The newcomer's data do not fit the run's: The inputs have shape [8, 9, 9]; must be [n, 1, 8, 8].",
+            "The newcomer's data do not fit the data of the run: The inputs have shape [8, 9, 9]; must be [n, 1, 8, 8].",
         ),
         (
             ["--data", "few.npz"],
-            "The newcomer has nothing to be tested on: give a test set, or five examples of a class.",
+            "The newcomer has no test examples. Give a test set, or at least five training examples of a class.",
         ),
-        (["--data", "half.npz"], "half.npz has no y_test; it has x, y, x_test."),
-        (["--data", "good.npz", "--out", "good.npz"], "good.npz is there already. Give another name."),
+        (["--data", "half.npz"], "half.npz has no array y_test; it has x, y, x_test."),
+        (["--data", "good.npz", "--out", "good.npz"], "good.npz already exists. Give another name."),
         (
             ["--data", "strange.npz"],
             'data[0]: there is no class 11. Did you mean "1"? Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.',
@@ -372,9 +372,9 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
         ),
         (
             ["--data", "good.npz", "--set", "train.lr=1"],
-            "--set train.lr=1: only the newcomer's net can be changed, by --set net.key=value.",
+            "--set train.lr=1: only options of the new client's net can be set: --set net.key=value.",
         ),
-        (["--data", "good.npz", "--start", "bad.npz"], "bad.npz is not readable as a state dict of tensors alone: "),
+        (["--data", "good.npz", "--start", "bad.npz"], "bad.npz cannot be read as a state dict that holds only tensors: "),
     ],
 )
 def test_what_cannot_join_is_said(run, words, message, command, tmp_path):  # noqa: F811
@@ -405,9 +405,9 @@ def test_layers_are_read_from_safe_files_only(tmp_path):
     torch.save([torch.ones(2)], tmp_path / "list.pt")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     for name, message in {
-        "code.pt": "is not readable as a state dict of tensors alone",
+        "code.pt": "cannot be read as a state dict that holds only tensors",
         "list.pt": "is not a state dict",
-        "junk.safetensors": "is not readable as a .safetensors file",
+        "junk.safetensors": "cannot be read as a .safetensors file",
         "none.pt": "There is no file",
     }.items():
         with pytest.raises(UserError, match=message):

@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 
 from protofed.core import Batch, Prototypes, Upload
 from protofed.methods.mpfedcl import Candidates, MpFedCL
-from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded
+from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded_by_class
 from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.net import Net
 from protofed.nets.mlp import MlpMpFedCL
@@ -40,7 +40,7 @@ def test_eq7_from_the_same_starts_it_is_scikit_learns():
     z, y = blobs()
     shuffled = torch.randperm(len(y), generator=generator())
     z, y = z[shuffled], y[shuffled]
-    points, there = padded(z, y, 3)
+    points, there = padded_by_class(z, y, 3)
     starts = points[:, :8]  # many centres for two groups: it takes several steps
     found = lloyd(points, there, starts)
     for label in range(3):

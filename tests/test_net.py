@@ -32,7 +32,7 @@ def test_the_module_inside_owns_no_state():
 
 def test_parameters_of_another_net_are_refused():
     toy = net()
-    with pytest.raises(UserError, match=r"not toy's: body.0.bias has shape \(9,\), the net wants \(6,\)"):
+    with pytest.raises(UserError, match=r"not toy's: body.0.bias has shape \(9,\), the net needs \(6,\)"):
         toy.check(net(hidden=9).init(generator(0)))
     with pytest.raises(UserError, match="has shape none"):
         toy.check({})

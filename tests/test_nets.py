@@ -105,16 +105,16 @@ def test_convnets_for_images_and_signals(norm):
     for shape in ((3, 16, 16), (5, 40)):
         made = net("convnet", shape, channels=(4, 6), dense=(7,), norm=norm)
         assert made.dim == 7
-        assert made.batch_norm == (norm == "batch")
+        assert made.has_batch_norm == (norm == "batch")
     assert net("cnn_celeba", (3, 84, 84), 2).dim == 32 * 5 * 5
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "options", "message"),
     [
-        ("convnet", (7,), {}, "this net wants images"),
+        ("convnet", (7,), {}, "this net needs images"),
         ("convnet", (3, 4, 4), {"channels": (2, 2, 2)}, "are too small for 3 convolutions"),
-        ("convnet", (3, 8, 8), {"channels": ()}, r"net.channels: got \[\]; must be at least one"),
+        ("convnet", (3, 8, 8), {"channels": ()}, r"net.channels: got \[\]; must have at least one"),
         (
             "convnet",
             (3, 8, 8),
@@ -122,7 +122,7 @@ def test_convnets_for_images_and_signals(norm):
             r"net.channels: got \[3\]; must be even numbers for",
         ),
         ("resnet18", (3, 32, 32), {"norm": "group", "width": 3}, "net.width: got 3; must be even"),
-        ("resnet18", (1, 8, 8), {}, "net resnet18 wants images of at least 16x16"),
+        ("resnet18", (1, 8, 8), {}, "net resnet18 needs images of at least 16x16"),
         ("resnet18", (3, 32, 32), {"strides": (1,)}, "net.strides: got"),
     ],
 )

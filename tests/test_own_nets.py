@@ -106,7 +106,7 @@ def test_a_net_that_shares_a_tensor_or_draws_is_refused():
         OwnNet.net(tied, "nets[0]", (4,), 3)
     body, head = nn.Linear(4, 4), nn.Linear(4, 4)
     head.weight = body.weight
-    with pytest.raises(UserError, match="has a tensor under two names"):
+    with pytest.raises(UserError, match="has one tensor under two names"):
         OwnNet.net((body, head), "nets[0]", (4,), 4)
 
     class Noisy(nn.Module):
@@ -120,7 +120,7 @@ def test_a_net_that_shares_a_tensor_or_draws_is_refused():
 
 def test_a_joint_net_has_no_head_to_call():
     net = OwnNet.net(Both(), "nets[0]", (4,), 3)
-    with pytest.raises(UserError, match="returns its embedding and scores together"):
+    with pytest.raises(UserError, match="returns its embedding and logits together"):
         net.head(net.init(torch.Generator()), torch.zeros(1, 6))
 
 
@@ -136,7 +136,7 @@ def test_a_layer_that_stands_there_twice_is_not_lost():
 
 
 def test_what_comes_after_the_named_layer_is_noticed_in_a_function_too():
-    with pytest.raises(UserError, match="does more after its last layer"):
+    with pytest.raises(UserError, match="computes more after the layer that was named as its last"):
         OwnNet.net(lambda: (Residual(after=True), "fc"), "nets[0]", (4,), 3)
 
 

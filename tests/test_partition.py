@@ -190,7 +190,7 @@ def test_natural_clients_are_the_groups():
 def test_a_thousand_clients_are_partitioned_in_no_time_and_without_a_copy(mnist_root):
     data = SOURCES["mnist"](mnist_root)
     began = time.perf_counter()
-    parts = PowerLaw().split(data.holdings(), 1000, 0)
+    parts = PowerLaw().split(data.partition_labels(), 1000, 0)
     assert time.perf_counter() - began < 2
     sizes = np.array([len(part.train) for part in parts])
     assert (len(parts), sizes.sum(), sizes.min()) == (1000, 60_000, 10)
@@ -222,8 +222,8 @@ def test_deal_by_hand():
         (
             NWay(ways=10, shots=50, stdev=0),
             8,
-            "partition.shots: got 50, but class 0 has 200 training examples for the 8 clients "
-            "that hold it, which want 400. Use 25 shots or fewer, fewer clients or fewer ways.",
+            "partition.shots: got 50, but class 0 has 200 training examples and the 8 clients "
+            "that hold it need 400. Use 25 shots or fewer, fewer clients or fewer ways.",
         ),
         (NWay(test=51), 8, "partition.test: got 51, but class 0 has 50 test examples. Use 50 or fewer."),
         (Shards(ways=11), 8, "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
@@ -233,19 +233,19 @@ def test_deal_by_hand():
             "partition.smallest: got 30, but class 0 has 200 training examples for the 8 clients that have it. Use 25 or less, or fewer clients.",
         ),
         (ByDomain(), 2, "data.clients: got 2, but there are 3 domains (a, b, c). Use 3 or more."),
-        (Natural(), 4, "data.clients: got 4, but the data have 3. Use 3 or fewer."),
-        (Pooled(), 4, "data.clients: got 4, but partition pooled has one client. Leave it out."),
+        (Natural(), 4, "data.clients: got 4, but the data have 3 groups. Use 3 or fewer."),
+        (Pooled(), 4, "data.clients: got 4, but partition pooled has one client. Leave data.clients out."),
         (Iid(), 3000, "data.clients: got 3000, but there are 2,000 training examples. Use 2000 clients or fewer."),
         (
             Dirichlet(smallest=100),
             50,
-            "data.clients: got 50, but there are 2,000 training examples, too few for 100 each (partition.smallest). Use 20 clients or fewer.",
+            "data.clients: got 50, but there are 2,000 training examples, fewer than 100 per client (partition.smallest). Use 20 clients or fewer.",
         ),
         (
             Dirichlet(alpha=0.01, smallest=90),
             20,
-            "partition.smallest: got 90, but 1,000 draws of Dirichlet(0.01) over 20 clients and 2000 "
-            "examples gave some client fewer. Use a smaller number, a larger alpha or fewer clients.",
+            "partition.smallest: got 90, but in each of 1,000 draws of Dirichlet(0.01) over 20 clients and 2000 "
+            "examples some client had fewer. Use a smaller number, a larger alpha or fewer clients.",
         ),
     ],
 )
@@ -277,11 +277,11 @@ def test_a_partition_is_loaded_back_from_its_file(tmp_path):
     assert hashes[0] == hashes[1]
     for change, message in (
         ({"partition": {"name": "file"}}, "must be the partition.json of a run"),
-        ({"data": {"clients": 3}}, r"data.clients: got 3, but .* has 4. Leave it out."),
+        ({"data": {"clients": 3}}, r"data.clients: got 3, but .* has 4. Leave data.clients out."),
     ):
         with pytest.raises(UserError, match=message):
             run({**again, **change})
-    with pytest.raises(UserError, match="is of other data: it has position"):
+    with pytest.raises(UserError, match="belongs to other data: it has position"):
         split(FromFile(path), 0, labels=Labels(TRAIN[:10], TEST, 10))
     (tmp_path / "half.json").write_text('{"clients": [{"train": [1]}]}')
     with pytest.raises(UserError, match=r"is not a complete partition.json"):

@@ -11,7 +11,7 @@ import torch
 from protofed import Config, Federation, run
 from protofed.engines.scoring import class_hits
 from protofed.engines.stacked import Stacked
-from protofed.experiment.personal import by_client, mean_and_std, personal_accuracies
+from protofed.experiment.personal import accuracies_by_client, mean_and_std, personal_accuracies
 from protofed.experiment.roster import draw_clients
 from protofed.methods.fedavg import FedAvg
 from protofed.training import take_part
@@ -22,26 +22,26 @@ PERSONAL = {"eval": {"personal": True}}
 
 def test_both_accuracies_by_hand():
     # 10 test images a class; the client has 3 of class 0, 1 of class 1, none of class 2.
-    found = personal_accuracies([8, 2, 4], [10, 10, 10], held=[3, 1, 0])
+    found = personal_accuracies([8, 2, 4], [10, 10, 10], train_counts=[3, 1, 0])
     assert found["v"] == (8 + 2) / 20
     assert found["l"] == pytest.approx((0.75 * 8 + 0.25 * 2) / (0.75 * 10 + 0.25 * 10))
     assert found["all"] == pytest.approx(14 / 30)
 
 
 def test_a_test_set_with_unequal_classes_by_hand():
-    found = personal_accuracies([4, 1], [4, 2], held=[1, 1])
+    found = personal_accuracies([4, 1], [4, 2], train_counts=[1, 1])
     assert found["v"] == 5 / 6
     assert found["l"] == 5 / 6
-    assert personal_accuracies([4, 1], [4, 2], held=[1, 2])["l"] == (4 + 2) / (4 + 4)
+    assert personal_accuracies([4, 1], [4, 2], train_counts=[1, 2])["l"] == (4 + 2) / (4 + 4)
 
 
 def test_v_is_plain_accuracy_where_a_client_has_every_class():
-    found = personal_accuracies([3, 0, 2], [5, 5, 5], held=[9, 1, 4])
+    found = personal_accuracies([3, 0, 2], [5, 5, 5], train_counts=[9, 1, 4])
     assert found["v"] == found["all"] == pytest.approx(5 / 15)
 
 
 def test_a_client_without_examples_does_not_count():
-    assert personal_accuracies([1, 1], [2, 2], held=[0, 0]) == {"v": None, "l": None, "all": None}
+    assert personal_accuracies([1, 1], [2, 2], train_counts=[0, 0]) == {"v": None, "l": None, "all": None}
     rows = [personal_accuracies([1, 1], [2, 2], held) for held in ([0, 0], [1, 0])]
     assert mean_and_std(rows)["v"] == 0.5
     assert mean_and_std([]) == dict.fromkeys(["v", "v_std", "l", "l_std", "all", "all_std"])
@@ -57,7 +57,7 @@ def test_hits_by_class():
     part = examples([0, 1, 2, 2])
     hits = class_hits(lambda x: {"head": torch.tensor([[0.0, 1.0, 2.0]] * len(x))}, [part, part], 3)
     assert hits == {"head": [0, 0, 4]}
-    found = by_client({0: hits}, [examples([2, 2, 1])], [part, part], 3)
+    found = accuracies_by_client({0: hits}, [examples([2, 2, 1])], [part, part], 3)
     assert found["head"][0] == {"v": 4 / 6, "l": 2 * 4 / (2 * 4 + 1 * 2), "all": 4 / 8}
 
 
@@ -92,7 +92,7 @@ def test_it_is_the_model_of_a_clients_latest_training(method):
     assert len(by_hand) < len(LABELS), "somebody is never sampled, in this test"
     never = next(client for client in range(len(LABELS)) if client not in by_hand and LABELS[client])
     fresh = runner.engine.examine(rounds - 1, {never: runner.method.broadcast(runner.server, never)})
-    expected = by_client(fresh, runner.members.train, runner.members.balanced, 3)["head"][never]
+    expected = accuracies_by_client(fresh, runner.members.train, runner.members.balanced, 3)["head"][never]
     assert runner.personal()["head"][never] == expected
 
 
@@ -121,7 +121,7 @@ def test_tuned_models_are_scored_at_the_end():
     runner = played(config(Tuned(), rounds=2, **PERSONAL), federation())
     assert not any(row["personal"] for row in runner.rounds)
     downs = dict.fromkeys(range(len(LABELS)), runner.server)
-    expected = by_client(runner.engine.examine(1, downs), runner.members.train, runner.members.balanced, 3)
+    expected = accuracies_by_client(runner.engine.examine(1, downs), runner.members.train, runner.members.balanced, 3)
     assert runner.personal() == expected
 
 

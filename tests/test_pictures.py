@@ -17,9 +17,10 @@ from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.run import run
 from protofed.measures.intervals import SettingRow, read_sweep, settings_as_json
+from protofed.measures.question import state_with_data
 from protofed.pictures import bands, catalogue, clients, curves, embedded, scatter, similarity
 from protofed.pictures.runs import FinishedRun, group_by_setting, titles
-from protofed.pictures.style import COLOURS, look, write_picture
+from protofed.pictures.style import COLOURS, class_style, write_picture
 
 SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
 SPIRAL = ["data.name=spiral", "net.name=mlp_spiral", "data.limit=300", "partition.name=iid", "run.eval_every=3"]
@@ -31,6 +32,7 @@ MADE = {
     "protomargin": ["method.name=protomargin", "run.sample=0.5"],
     "fednh": ["method.name=fednh"],
     "mpfedcl": ["method.name=mpfedcl"],
+    "fedbabu": ["method.name=fedbabu"],
     "spiral": [*SPIRAL, "method.name=fedavg"],
 }
 
@@ -108,10 +110,10 @@ def test_the_help_names_every_picture(draw):
     [
         (["local", "--what", "similarity"], "local has no prototypes at the server"),
         (["fedavg", "--what", "attention"], "fedavg has no attention over clients"),
-        (["fedproto", "--what", "spiral"], "its embeddings have 50 dimensions, this picture wants 2"),
+        (["fedproto", "--what", "spiral"], "its embeddings have 50 dimensions; this picture needs 2"),
         (["fedproto", "--what", "embeddings", "--client", "9"], "There is no client 9"),
         (["fedavg", "--what", "curves", "--by", "prototype"], "None of these runs has an accuracy by prototype."),
-        (["fedproto", "fedavg", "--what", "partition"], "A partition is drawn of one run; got 2."),
+        (["fedproto", "fedavg", "--what", "partition"], "--what partition draws one run; got 2 folders."),
         (["fedproto", "--what", "curve"], 'there is no picture "curve". Did you mean "curves"?'),
         (["nowhere", "--what", "curves"], "nowhere is not a run folder"),
     ],
@@ -125,23 +127,24 @@ def test_what_cannot_be_drawn_is_said(draw, tmp_path, words, said):
 
 def test_a_file_is_not_written_over_and_must_be_a_picture(draw, tmp_path):
     (tmp_path / "x.png").write_text("")
-    assert "is there already" in draw("local", "--what", "curves", "--out", str(tmp_path / "x.png"))[2]
+    assert "already exists" in draw("local", "--what", "curves", "--out", str(tmp_path / "x.png"))[2]
     assert "must end in .png" in draw("local", "--what", "curves", "--out", str(tmp_path / "x.gif"))[2]
 
 
-def test_a_run_of_other_data_is_noticed(draw, folder, tmp_path):
-    shutil.copytree(folder / "fedproto", tmp_path / "run")
+@pytest.mark.parametrize(("name", "what"), [("fedproto", "pca"), ("fedproto", "partition"), ("fedbabu", "pca")])
+def test_a_run_of_other_data_is_noticed(draw, folder, tmp_path, name, what):
+    shutil.copytree(folder / name, tmp_path / "run")  # fedbabu tunes its models, so that it loads data by itself
     file = tmp_path / "run" / "partition.json"
     file.write_text(file.read_text().replace('"sha256": "', '"sha256": "0'))
-    code, _, err = draw(str(tmp_path / "run"), "--what", "pca", "--out", str(tmp_path / "x.png"))
+    code, _, err = draw(str(tmp_path / "run"), "--what", what, "--out", str(tmp_path / "x.png"))
     assert code == 2
-    assert "was made with other data than are here" in err
+    assert "was run on other data than those found now" in err
 
 
 @pytest.mark.parametrize("what", ["tsne", "embeddings"])
 def test_the_same_folder_gives_the_same_picture(folder, tmp_path, what):
     for name in ("a.svg", "b.svg"):
-        shown = catalogue.PICTURES[what].draw([FinishedRun.load(folder / "fedproto")], catalogue.Wishes())
+        shown = catalogue.PICTURES[what].draw([FinishedRun.load(folder / "fedproto")], catalogue.DrawOptions())
         write_picture(shown, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
@@ -176,10 +179,10 @@ def test_a_band_has_the_rounds_that_all_its_runs_were_tested_in():
         [{"round": at, "accuracy_head": value} for at, value in enumerate(run, 1)]
         for run in ([0.1, 0.2, 0.4], [0.3, None, 0.8])
     ]
-    rounds, values = curves.values([of(run) for run in rows], "accuracy_head")
+    rounds, values = curves.common_values([of(run) for run in rows], "accuracy_head")
     assert rounds == [1, 3]
     assert values.tolist() == [[0.1, 0.4], [0.3, 0.8]]
-    assert curves.values([of(rows[0])], "accuracy_prototype") is None
+    assert curves.common_values([of(rows[0])], "accuracy_prototype") is None
 
 
 def test_the_curve_is_the_mean_and_its_band_the_spread_over_seeds():
@@ -195,7 +198,7 @@ def test_the_curve_is_the_mean_and_its_band_the_spread_over_seeds():
 
 def test_megabytes_are_summed_up_both_ways_from_the_first_round():
     rows = [{"round": at, "up_bytes": 1e6, "down_bytes": 5e5 * at, "accuracy_head": 0.5} for at in (1, 2, 3)]
-    assert curves.sent_so_far(of(rows)) == {1: 1.5, 2: 3.5, 3: 6.0}
+    assert curves.megabytes_sent(of(rows)) == {1: 1.5, 2: 3.5, 3: 6.0}
     (axis,) = curves.cost([of(rows)]).axes
     assert axis.get_xscale() == "log"
     assert axis.lines[0].get_xdata() == pytest.approx([1.5, 3.5, 6.0])
@@ -232,15 +235,15 @@ def test_attention_is_in_equal_shares_and_stands_with_its_client():
     ]
     none = np.nan
     expected = [[0.5, none], [none, 1.0], [1.5, none], [none, 1.0]]
-    assert np.array_equal(clients.attended(of(rows)), expected, equal_nan=True)
+    assert np.array_equal(clients.relative_attention(of(rows)), expected, equal_nan=True)
 
 
 def test_superclasses_are_put_beside_each_other_and_boxed():
     cosines = np.arange(9.0).reshape(3, 3)
-    shown = similarity.class_order(similarity.Alike("x", ["cat", "car", "dog"], cosines, [1, 2, 1]))
+    shown = similarity.group_by_superclass(similarity.SimilarityPanel("x", ["cat", "car", "dog"], cosines, [1, 2, 1]))
     assert (shown.labels, shown.superclass) == (["cat", "dog", "car"], [1, 1, 2])
     assert shown.cosines.tolist() == [[0, 2, 1], [6, 8, 7], [3, 5, 4]]
-    assert similarity.boxes(shown.superclass) == [(0, 2), (2, 1)]
+    assert similarity.superclass_blocks(shown.superclass) == [(0, 2), (2, 1)]
     axis = similarity.draw_similarity([shown]).axes[0]
     assert [(box.get_xy(), box.get_width()) for box in axis.patches] == [((-0.5, -0.5), 2), ((1.5, 1.5), 1)]
 
@@ -248,8 +251,8 @@ def test_superclasses_are_put_beside_each_other_and_boxed():
 def test_the_data_that_have_superclasses_name_them():
     x, y = np.zeros((20, 64, 64, 3), np.uint8), np.arange(20)
     parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
-    assert PETS.of({**parts, "species": y % 2}, "file").superclass == (0, 1) * 10
-    assert PETS.of(parts, "file").superclass == ()
+    assert PETS.from_arrays({**parts, "species": y % 2}, "file").superclass == (0, 1) * 10
+    assert PETS.from_arrays(parts, "file").superclass == ()
 
 
 def test_prototypes_of_fednh_are_the_rows_of_its_head(folder):
@@ -261,52 +264,60 @@ def test_prototypes_of_fednh_are_the_rows_of_its_head(folder):
 
 def test_embeddings_are_of_each_clients_own_test_set_and_model(folder):
     played = FinishedRun.load(folder / "fedproto")
-    shown, members = embedded.everybody(played, "x"), played.members()
-    state = played.result().state
+    shown, state = embedded.embed_all_clients(played, "x"), state_with_data(played.result())
+    members = state.members
     for number in range(4):
         z, y = members.nets[number].features(state.kept[number].params, members.test[number])
-        mine = shown.samples.chosen(shown.samples.client == number)
+        mine = shown.samples.subset(shown.samples.client == number)
         assert np.array_equal(mine.z, z.numpy())
         assert np.array_equal(mine.y, y.numpy())
-        means = shown.local.chosen(shown.local.client == number)
+        means = shown.local.subset(shown.local.client == number)
         assert means.y.tolist() == members.train[number].labels.unique().tolist()
-    assert len(embedded.everybody(played, "x", most=9).samples.y) == 9
+    assert len(embedded.embed_all_clients(played, "x", limit=9).samples.y) == 9
     assert np.array_equal(np.unique(shown.shared.y), np.unique(shown.local.y))
 
 
 def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder):
     played = FinishedRun.load(folder / "fedavg")
-    state = embedded.state_of_run(played.result(), played.members())
-    mine, yours = (embedded.params_of(state, number) for number in (0, 1))
+    state = state_with_data(played.result())
+    mine, yours = (embedded.client_params(state, number) for number in (0, 1))
     assert not torch.equal(mine["head.out.weight"], yours["head.out.weight"])
     assert torch.equal(state.model(0).params["head.out.weight"], state.model(1).params["head.out.weight"])
 
 
 def test_the_tsne_of_fedproto_shows_local_prototypes_around_the_global_ones(tmp_path):
     run(Config.load(None, ["run.rounds=20", "method.pull=5", "data.clients=8", "train.lr=0.1"]), tmp_path / "run")
-    shown = embedded.everybody(FinishedRun.load(tmp_path / "run"), "x")
-    (flat,) = scatter.flattened([shown], scatter.by_tsne)
+    shown = embedded.embed_all_clients(FinishedRun.load(tmp_path / "run"), "x")
+    (flat,) = scatter.project_panels([shown], scatter.project_by_tsne)
     apart = np.linalg.norm(flat.local.z[:, None] - flat.shared.z, axis=-1)
     assert (flat.shared.y[apart.argmin(1)] == flat.local.y).mean() > 0.9
 
 
 def test_scaled_prototypes_are_not_put_among_embeddings(folder):
-    assert len(embedded.everybody(FinishedRun.load(folder / "protomargin"), "x").shared.y) == 0
+    assert len(embedded.embed_all_clients(FinishedRun.load(folder / "protomargin"), "x").shared.y) == 0
 
 
 def test_pca_keeps_distances_in_the_plane_and_always_the_same_signs():
     flat = np.random.RandomState(draws.derive("plane") % 2**32).normal(size=(20, 2)) * [3, 1]
     z = np.pad(flat, ((0, 0), (0, 3)))
-    found = scatter.by_pca(z)
+    found = scatter.project_by_pca(z)
     apart = np.linalg.norm(flat[:, None] - flat, axis=-1)
     assert np.allclose(np.linalg.norm(found[:, None] - found, axis=-1), apart)
     assert found[:, 0].std() > found[:, 1].std()
-    assert np.allclose(scatter.by_pca(z[::-1].copy())[::-1], found)
-    assert scatter.by_pca(z[:, :1]).shape == (20, 2)
+    assert np.allclose(scatter.project_by_pca(z[::-1].copy())[::-1], found)
+    assert scatter.project_by_pca(z[:, :1]).shape == (20, 2)
+
+
+def test_a_principal_component_points_where_the_entries_of_its_direction_have_a_positive_sum():
+    along = np.arange(5.0) - 2
+    for direction in ([3, -2, -2], [-3, 2, 2], [2, 2, 3], [-2, -2, -3]):  # also where the largest entry is negative
+        unit = np.array(direction) / np.linalg.norm(direction)
+        expected = along * np.sign(unit.sum())
+        assert np.allclose(scatter.project_by_pca(along[:, None] * unit)[:, 0], expected)
 
 
 def test_seventy_classes_look_different():
-    assert len({look(label) for label in range(70)}) == 70
+    assert len({class_style(label) for label in range(70)}) == 70
 
 
 def test_margins_are_those_of_the_traced_prototypes(folder):

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from protofed.core import Client
 from protofed.data.dataset import Dataset, Source
-from protofed.data.images import MEAN, STD, in_colour
+from protofed.data.images import IMAGENET_MEAN, IMAGENET_STD, in_colour
 from protofed.data.sources import SOURCES
 from protofed.engines.threads import cores, one_thread, threads
 from protofed.errors import UserError
@@ -62,7 +62,7 @@ def test_images_are_brought_to_one_size_in_colour():
     assert small[0, 0].tolist() == small[0, 2].tolist() == [[36, 219], [36, 219]]
     data = pretrain.as_colour_images(tints(), 16)
     assert data.train.x[0, 1, 2, 3] == round(255 * tints().train.x[0, 1, 2, 3].item())
-    assert data.train.input == {"shape": [3, 16, 16], "scale": 255.0, "mean": [*MEAN], "std": [*STD], "fill": None}
+    assert data.train.input == {"shape": [3, 16, 16], "scale": 255.0, "mean": [*IMAGENET_MEAN], "std": [*IMAGENET_STD], "fill": None}
     sixteen = Examples.of(np.full((5, 1, 8, 8), 4, np.uint8), np.zeros(5, int), 16.0)
     assert pretrain.as_colour_images(Dataset("few", sixteen, sixteen, (0,)), 8).test.x.unique().tolist() == [
         64
@@ -71,8 +71,8 @@ def test_images_are_brought_to_one_size_in_colour():
 
 def test_classes_are_put_side_by_side():
     datasets = [pretrain.as_colour_images(data, 16) for data in (halves(), tints())]
-    assert pretrain.firsts(datasets) == [0, 2]
-    both = pretrain.side_by_side(datasets)
+    assert pretrain.first_classes(datasets) == [0, 2]
+    both = pretrain.combine_training_sets(datasets)
     assert both.labels.tolist() == [0, 1] * 20 + [2, 3, 4] * 12
     assert torch.equal(both.x[40:], datasets[1].train.x)
 
@@ -90,8 +90,8 @@ def test_accuracy_is_among_a_datasets_own_classes():
         return None, torch.tensor([0.0, 1.0, 9.0, 3.0, 2.0]).expand(len(x), -1)
 
     exam = Examples.of(np.zeros((3, 1), np.float32), np.array([0, 0, 1]))
-    assert pretrain.share_right(always, {}, Dataset("b", exam, exam, (0, 1, 2)), 2) == pytest.approx(2 / 3)
-    assert pretrain.share_right(always, {}, Dataset("a", exam, exam, (0, 1)), 0) == pytest.approx(1 / 3)
+    assert pretrain.accuracy_among_own_classes(always, {}, Dataset("b", exam, exam, (0, 1, 2)), 2) == pytest.approx(2 / 3)
+    assert pretrain.accuracy_among_own_classes(always, {}, Dataset("a", exam, exam, (0, 1)), 0) == pytest.approx(1 / 3)
 
 
 def test_training_is_sgd_with_a_cosine_from_epoch_to_epoch():
@@ -126,13 +126,13 @@ def test_pretrain_learns_says_so_and_writes_where_it_comes_from(command, tmp_pat
     assert lines[1].startswith("epoch 1/8  loss ")
     assert "  lr 0.05  time " in lines[1]
     assert lines[8].startswith("epoch 8/8  loss ")
-    assert lines[9].startswith("On the test sets, each among its own classes: halves ")
-    assert "(always its commonest class: 50.0 %), tints " in lines[9]
+    assert lines[9].startswith("Test accuracy, among each dataset's own classes: halves ")
+    assert "(majority-class baseline 50.0 %), tints " in lines[9]
     assert lines[10].startswith("Written to new/e.safetensors, 0.7 MB.")
     assert lines[11] == 'data.encoder = "new/e.safetensors"'
     layers, about = weights.read_weights_and_metadata(tmp_path / "new" / "e.safetensors")
     assert layers["head.out.bias"].shape == (5,)
-    assert weights.design(about, "")["norm"] == "group"
+    assert weights.net_options(about, "")["norm"] == "group"
     assert json.loads(about["labels"]) == ["halves up", "halves down", "tints 0", "tints 1", "tints 2"]
     told = json.loads(about["pretraining"])
     assert {key: told[key] for key in ("data", "titles")} == {
@@ -146,7 +146,7 @@ def test_pretrain_learns_says_so_and_writes_where_it_comes_from(command, tmp_pat
     assert told["accuracy"]["tints"] > 0.6
     net = make_net("resnet18", NETS["resnet18"](norm="group", width=8), (3, 16, 16), 5)
     exam = pretrain.as_colour_images(tints(), 16)
-    assert told["accuracy"]["tints"] == pytest.approx(pretrain.share_right(net, layers, exam, 2))
+    assert told["accuracy"]["tints"] == pytest.approx(pretrain.accuracy_among_own_classes(net, layers, exam, 2))
 
 
 def test_the_same_seed_gives_the_same_bytes(command, tmp_path):  # noqa: F811
@@ -168,11 +168,11 @@ def test_another_net_and_layers_to_start_from(command, tmp_path):  # noqa: F811
     assert all(torch.equal(value, b[name]) for name, value in a.items())
 
 
-def test_what_is_no_better_than_the_commonest_class_is_said():
+def test_a_dataset_no_better_than_the_majority_class_is_named():
     made = pretrain.Pretrained(None, {"a": 0.625, "b": 0.25}, {"a": 0.5, "b": 0.25}, "{}")
-    assert made.told() == (
-        "On the test sets, each among its own classes: a 62.5 % (always its commonest class: 50.0 %), b 25.0 % (always its "
-        "commonest class: 25.0 %). Nothing is learned of b: look at the loss, --lr and --epochs."
+    assert made.text() == (
+        "Test accuracy, among each dataset's own classes: a 62.5 % (majority-class baseline 50.0 %), b 25.0 % "
+        "(majority-class baseline 25.0 %). Not better than the baseline: b. Check the loss, --lr and --epochs."
     )
 
 
@@ -182,23 +182,23 @@ def test_what_is_no_better_than_the_commonest_class_is_said():
         (["--data", "tnits"], 'There is no dataset "tnits". Did you mean "tints"? Known: cifar10, '),
         (
             ["--data", "spiral"],
-            "--data spiral: its inputs of shape (2,) are no images [1 or 3 channels, high, wide]. Give a dataset of images.\n",
+            "--data spiral: inputs of shape (2,) are not images [1 or 3 channels, height, width]. Give a dataset of images.\n",
         ),
-        (["--data", "tints", "--data", "tints"], "--data tints: it is given 2 times. Give it once.\n"),
+        (["--data", "tints", "--data", "tints"], "--data tints: given 2 times. Give it once.\n"),
         (
             ["--data", "npz", "--root", "few.npz"],
-            "--data npz has nothing to be tested on. Give five examples of a class or more.\n",
+            "--data npz has no test examples. Give at least five examples of a class.\n",
         ),
         (
             ["--data", "npz", "--root", "wide.npz"],
-            "--data npz: its values go from -1 to 300. Give bytes, or numbers from 0 to 1.\n",
+            "--data npz: the values range from -1 to 300. Give bytes, or numbers from 0 to 1.\n",
         ),
-        (["--data", "tints", "--out", "old.safetensors"], "old.safetensors is there already. Give another name.\n"),
+        (["--data", "tints", "--out", "old.safetensors"], "old.safetensors already exists. Give another name.\n"),
         (["--data", "tints", "--out", "new.onnx"], "--out: got new.onnx; its name must end in .safetensors.\n"),
-        (["--data", "tints", "--out", "few.npz/new.safetensors"], "--out: nothing can be written to "),
+        (["--data", "tints", "--out", "few.npz/new.safetensors"], "--out: cannot write to "),
         (
             ["--data", "tints", "--size", "8"],
-            "net resnet18 wants images of at least 16x16 with channels first, got (3, 8, 8). Use mlp.\n",
+            "net resnet18 needs images of at least 16x16 with channels first, got inputs of shape (3, 8, 8). Use net mlp or larger images.\n",
         ),
         (
             ["--data", "tints", "--net", "resnet"],
@@ -209,10 +209,10 @@ def test_what_is_no_better_than_the_commonest_class_is_said():
             ["--data", "tints", "--set", "net.stem=cfar"],
             'The experiment has a problem:\n  - net.stem: got "cfar". Did you mean "cifar"? Known: cifar, imagenet.\n',
         ),
-        (["--data", "tints", "--set", "net.name=mlp"], "--set net.name=mlp: the net is chosen by --net.\n"),
+        (["--data", "tints", "--set", "net.name=mlp"], "--set net.name=mlp: choose the net with --net.\n"),
         (
             ["--data", "tints", "--set", "run.rounds=3"],
-            "--set run.rounds=3: only [net] and [train] can be changed, by net.key=value or train.key=value.\n",
+            "--set run.rounds=3: only options of [net] and [train] can be set: net.key=value or train.key=value.\n",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -233,14 +233,14 @@ def test_what_cannot_be_trained_is_said_and_nothing_is_written(words, message, c
 def test_a_training_that_diverges_or_is_interrupted_writes_nothing(command, tmp_path, monkeypatch):  # noqa: F811
     code, _, err = command("pretrain", "--data", "tints", *SMALL, "--lr", "1e30", "--out", "a.safetensors")
     assert code == 2
-    assert err == "protofed: Training has diverged in epoch 1: its numbers are not finite. Try a smaller --lr.\n"
+    assert err == "protofed: Training diverged in epoch 1: the loss or a weight is not finite. Try a smaller --lr.\n"
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pretrain, "train_client", interrupted)
     code, _, err = command("pretrain", "--data", "tints", *SMALL, "--out", "a.safetensors")
-    assert (code, err) == (130, "\nInterrupted. Nothing was written.\n")
+    assert (code, err) == (130, "\nInterrupted.\nNothing was written.\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -250,7 +250,7 @@ def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(
     assert data.train.shape == (32,)
     assert data.remark == "toy, features of e.safetensors, own pre-training on tints"
     net = make_net("resnet18", NETS["resnet18"](norm="group", width=4), (3, 20, 20), 3)
-    mean, std = (torch.tensor(three)[:, None, None] for three in (MEAN, STD))
+    mean, std = (torch.tensor(three)[:, None, None] for three in (IMAGENET_MEAN, IMAGENET_STD))
     x = (halves().test.x.float().expand(-1, 3, -1, -1) / 255 - mean) / std  # not by its own 0.1 and 0.2
     expected = net.embed(weights.read_weights(tmp_path / "e.safetensors"), channels_last(x))
     torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
@@ -287,7 +287,7 @@ def test_an_encoder_whose_features_are_not_finite_is_refused(command, tmp_path):
     command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
     layers, about = weights.read_weights_and_metadata(str(tmp_path / "e.safetensors"))
     save_file({name: value * math.nan for name, value in layers.items()}, tmp_path / "n.safetensors", about)
-    with pytest.raises(UserError, match=r"n\.safetensors gives features that are not finite numbers\. Train it anew\."):
+    with pytest.raises(UserError, match=r"n\.safetensors gives features that are not finite numbers\. Train it again\."):
         encode_dataset(halves(), str(tmp_path / "n.safetensors"))
 
 

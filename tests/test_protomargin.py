@@ -12,8 +12,8 @@ from protofed.core import Prototypes, Upload
 from protofed.methods.parts.margins import (
     aggregate_mean_margin,
     channels_scaled,
-    other_classes,
-    same_class,
+    other_class_distances,
+    same_class_distances,
     semantic_margins,
 )
 from protofed.methods.protomargin import GuidedServer, GuidedUpload, ProtoMargin
@@ -28,15 +28,15 @@ def sigmoid(x: float) -> float:
 
 
 def test_eq5_to_eq7_by_hand():
-    assert same_class(A, B).tolist() == [1, 3]
-    assert other_classes(A, B).tolist() == [7, 3]  # |0 - 7|, |4 - 1|
+    assert same_class_distances(A, B).tolist() == [1, 3]
+    assert other_class_distances(A, B).tolist() == [7, 3]  # |0 - 7|, |4 - 1|
     assert semantic_margins(A, B).tolist() == pytest.approx([(7 - 1) / (7 + 1), (3 - 3) / (3 + 3)])
 
 
 def test_eq6_averages_over_the_other_common_classes_only():
     a = bank({0: [0.0], 1: [4.0], 2: [9.0]})
     b = bank({0: [1.0], 2: [5.0]})  # class 1 is not common
-    assert other_classes(a, b).tolist() == [5, 0, 8]
+    assert other_class_distances(a, b).tolist() == [5, 0, 8]
     assert semantic_margins(a, b).tolist() == pytest.approx([(5 - 1) / 6, 0, (8 - 4) / 12])
 
 

@@ -19,14 +19,14 @@ from protofed.studies.reproduce import fedproto, page
 from protofed.studies.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
 from protofed.studies.reproduce.study import (
     Cell,
+    CellResult,
     Figures,
-    Seen,
     Study,
     cell_figures,
     converged,
     orderings,
     read_kept,
-    to_keep,
+    study_as_json,
 )
 from test_cli import protofed as command  # noqa: F401
 
@@ -44,9 +44,9 @@ SENT = {"local": "0, 0", "fedproto": "4, 100"}
 TINY = Study("tiny", "A table of digits", CELLS, ("run.rounds=2", "data.clients=3"), ("n = 3",), ("Digits.",), SENT)
 
 
-def made(row: str, paper: str, *shares: float, column: str = "n = 3") -> Seen:
+def made(row: str, paper: str, *shares: float, column: str = "n = 3") -> CellResult:
     runs = {seed: Figures(share, 0.0, 0.0, 1, 0.0) for seed, share in enumerate(shares)}
-    return Seen(Cell(row, column, "r", (), paper), runs)
+    return CellResult(Cell(row, column, "r", (), paper), runs)
 
 
 def test_a_run_has_converged_when_it_is_as_good_as_its_end():
@@ -89,7 +89,7 @@ def test_a_cell_is_what_its_runs_say(tmp_path):
         (folder / "clients.csv").write_text("\n".join(["client,test,accuracy_prototype", *lines, "2,0,"]) + "\n")
         rounds = [{"round": 1, "accuracy_prototype": None}, *({"round": n, "accuracy_prototype": 0.1} for n in (2, 3))]
         (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
-    found = Seen(cell, {seed: cell_figures(cell, tmp_path / str(seed)) for seed in (0, 1)})
+    found = CellResult(cell, {seed: cell_figures(cell, tmp_path / str(seed)) for seed in (0, 1)})
     assert found.accuracy == {0: 0.5, 1: 0.75}
     # running averages 1/4, 4/8 and 2/4, 6/8: half their difference is 0.125
     assert found.mean == (0.625, 0.25, pytest.approx(0.125), 2, 100.5)
@@ -116,12 +116,12 @@ def test_every_cell_has_a_split(tmp_path, mnist_root):
         repr((job.config.data.name, job.config.partition, seed)): job.config
         for study in fedproto.STUDIES.values()
         for quick, seed in product((False, True), range(3))
-        for job in (cell.job(tmp_path, seed, study.smaller(quick)) for cell in study.chosen(quick))
+        for job in (cell.job(tmp_path, seed, study.changes(quick)) for cell in study.chosen(quick))
     }
     for config in splits.values():
         name = config.data.name
         if name not in data:
-            data[name] = SOURCES[name](mnist_root).holdings()
+            data[name] = SOURCES[name](mnist_root).partition_labels()
         assert len(config.partition.split(data[name], 20, config.run.seed)) == 20
 
 
@@ -138,7 +138,7 @@ def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa:
     monkeypatch.setitem(fedproto.STUDIES, "tiny", TINY)
     code, out, err = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")
     assert code == 0, err
-    assert "A table of digits, made small:\n4 runs, 4 to be made" in out
+    assert "A table of digits, quick version:\n4 runs, 4 to do" in out
     assert "4/4  " in out
     assert "Known difference: Digits." in out
     assert "n = 4" not in out
@@ -149,12 +149,12 @@ def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa:
     )
     assert kept["cells"][0]["runs"]["1"]["accuracy"] == first["accuracy"]["head"]["mean"]
     text = (tmp_path / "r" / "tiny-quick.md").read_text()
-    assert "# A table of digits\n\nSeeds 0 to 1, made small by run.rounds=2, data.clients=3.\n" in text
+    assert "# A table of digits\n\nSeeds 0 to 1, with run.rounds=2, data.clients=3.\n" in text
     assert "| fedproto |" in text
     assert text.count("protofed run recipes/digits-n3.toml") == 2  # by head and by prototype are one run
     code, out, _ = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r", "--json")
     assert json.loads(out) == kept
-    assert "0 to be made" in command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")[1]
+    assert "0 to do" in command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")[1]
 
 
 def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa: F811
@@ -164,19 +164,20 @@ def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa
     (tmp_path / "first.json").write_text(json.dumps(first))
     code, out, err = command(*words, "--seeds", "2", "--out", "b", "--kept", "first.json")
     assert code == 0, err
-    assert "3 figures are from first.json." in out
-    assert "2 runs, 2 to be made" in out
+    assert "3 figures are taken from first.json." in out
+    assert "2 runs, 2 to do" in out
     both = json.loads(command(*words, "--seeds", "2", "--out", "a", "--json")[1])
     assert json.loads((tmp_path / "b" / "tiny-quick.json").read_text()) == both
-    assert "0 to be made" in command(*words, "--seeds", "2", "--out", "c", "--kept", "b/tiny-quick.json")[1]
+    assert "0 to do" in command(*words, "--seeds", "2", "--out", "c", "--kept", "b/tiny-quick.json")[1]
     assert (
-        "--kept first.json is of tiny --quick, not of tiny." in command("reproduce", "tiny", "--kept", "first.json")[2]
+        "--kept first.json has figures of tiny --quick, not of tiny."
+        in command("reproduce", "tiny", "--kept", "first.json")[2]
     )
     assert "none.json cannot be read: No such file" in command(*words, "--kept", "none.json")[2]
     assert "drawn from the runs" in command("reproduce", "fedproto-figure2", "--kept", "first.json")[2]
     first["cells"][0]["digest"] = "0"  # a cell that was another experiment then
     (tmp_path / "first.json").write_text(json.dumps(first))
-    assert "3 runs, 3 to be made" in command(*words, "--seeds", "2", "--out", "d", "--kept", "first.json")[1]
+    assert "3 runs, 3 to do" in command(*words, "--seeds", "2", "--out", "d", "--kept", "first.json")[1]
     fewer = json.loads(command(*words, "--seeds", "1", "--out", "e", "--kept", "b/tiny-quick.json", "--json")[1])
     assert fewer == both  # nothing that was kept is lost
 
@@ -184,16 +185,21 @@ def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: told["cells"][0].update(runs=[]), "is not a table's JSON"),
-        (lambda told: told["cells"][0]["runs"]["0"].update(accuracy=None), "is not a table's JSON"),
-        (lambda told: told["cells"][0].pop("runs"), "is not a table's JSON"),
-        (lambda told: told.pop("cells"), "is not a table's JSON"),
-        (lambda told: [one.update(digest="0") for one in told["cells"]], "has no cell that is the same experiment now"),
-        (lambda told: told.update(quick=False), "is of tiny, not of tiny --quick"),
+        (lambda told: told["cells"][0].update(runs=[]), "does not have the form"),
+        (lambda told: told["cells"][0]["runs"]["0"].update(accuracy=None), "does not have the form"),
+        (lambda told: told["cells"][0].pop("runs"), "does not have the form"),
+        (lambda told: told.pop("cells"), "does not have the form"),
+        (
+            lambda told: [one.update(digest="0") for one in told["cells"]],
+            "none of its cells is the same experiment now",
+        ),
+        (lambda told: told.update(quick=False), "has figures of tiny, not of tiny --quick"),
     ],
 )
 def test_what_cannot_have_been_kept_is_refused(change, message, tmp_path):
-    told = to_keep(TINY, [Seen(cell, {0: Figures(0.5, 0.1, 0.1, 3, 7.0)}) for cell in TINY.chosen(True)], True)
+    told = study_as_json(
+        TINY, [CellResult(cell, {0: Figures(0.5, 0.1, 0.1, 3, 7.0)}) for cell in TINY.chosen(True)], True
+    )
     (tmp_path / "kept.json").write_text(json.dumps(told))
     assert len(read_kept(tmp_path / "kept.json", TINY, True)) == 3
     change(told)
@@ -213,7 +219,7 @@ def test_what_the_docs_keep_is_shown_at_once(file):
 
 def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811
     cells = tuple(Cell("fedproto", f"method.pull={pull}", "digits-n3", (f"method.pull={pull}",)) for pull in (0, 1))
-    drawn = Study("drawn", "λ", cells, TINY.quick, ("method.pull=0", "method.pull=1"), (), {}, fedproto.along, 1)
+    drawn = Study("drawn", "λ", cells, TINY.quick, ("method.pull=0", "method.pull=1"), (), {}, fedproto.draw_varied, 1)
     monkeypatch.setitem(fedproto.STUDIES, "drawn", drawn)
     code, out, err = command("reproduce", "drawn", "--quick", "--out", "r")
     assert code == 0, err
@@ -225,7 +231,10 @@ def test_what_is_not_made_by_the_command_is_told(command):  # noqa: F811
     assert command("reproduce", "fedproto-tabel1")[2].startswith(
         'protofed: There is no study "fedproto-tabel1". Did you mean "fedproto-table1"?'
     )
-    assert "python scripts/fednh_table.py table1" in command("reproduce", "fednh-table1")[2]
+    assert command("reproduce", "fednh-table1")[2] == (
+        "protofed: `protofed reproduce` does not make fednh-table1 (run in a smaller or changed form): "
+        "`python scripts/fednh_table.py table1` makes it on a subset, with 60 rounds and four of ten methods.\n"
+    )
 
 
 def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: F811
@@ -238,9 +247,12 @@ def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: 
     assert all(name in out for name in names)
     assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, SMALLER, NOT_YET, CANNOT}
     for entry in ENTRIES:
+        assert not entry.how.endswith("."), entry  # the command ends the sentence
+        assert entry.state != NOT_YET or " makes " not in entry.how, entry  # it "can make" what was not run yet
+        assert entry.name in fedproto.STUDIES or "`protofed reproduce`" not in entry.how, entry
         for word in entry.how.replace(";", " ").split():
             if word.startswith(("scripts/", "recipes/", "docs/", "tests/")):
-                assert (ROOT / word.rstrip(".,")).exists(), entry
+                assert (ROOT / word.rstrip(".,`")).exists(), entry
     assert len(json.loads(command("reproduce", "--list", "--json")[1])) == len(names)
 
 

@@ -133,7 +133,7 @@ def test_a_checkpoint_every_few_rounds_and_always_at_the_end(tmp_path):
 def test_a_folder_in_use_is_refused_and_free_again_afterwards(tmp_path):
     table = {**TABLE, "run": {"rounds": 2}}
     run(table, tmp_path / "run")
-    with Folder.old(tmp_path / "run").locked(), pytest.raises(UserError) as refused:
+    with Folder.existing(tmp_path / "run").locked(), pytest.raises(UserError) as refused:
         run(table, tmp_path / "run", resume=True)
     assert str(refused.value) == (
         f"{tmp_path / 'run'} is in use by another run. Wait until it has ended, or give another --out."
@@ -163,7 +163,7 @@ def test_a_run_that_came_and_went_while_this_one_waited_for_the_lock_is_left_alo
         return acquire(self, **how)
 
     monkeypatch.setattr(FileLock, "acquire", another_first)
-    with pytest.raises(UserError, match="is there already and not empty"):
+    with pytest.raises(UserError, match="already exists and is not empty"):
         run({**table, "train": {"lr": 0.7}}, tmp_path / "run")
     assert run(table, tmp_path / "run", resume=True).summary["rounds"] == 1
 

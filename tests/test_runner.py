@@ -146,7 +146,7 @@ def test_half_a_line_is_forgotten(tmp_path):
 
 def test_existing_folder_is_not_overwritten(tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(UserError, match="is there already and not empty"):
+    with pytest.raises(UserError, match="already exists and is not empty"):
         run(SMALL, tmp_path)
 
 
@@ -184,7 +184,7 @@ def test_resume_refuses_an_edited_config_and_leaves_the_folder_alone(tmp_path):
     run(SMALL, tmp_path / "run")
     path = tmp_path / "run" / "config.toml"
     path.write_text(path.read_text().replace("pull = 1.0", "pull = 2.0"))
-    with pytest.raises(UserError, match=r"does not fit config.toml, which has changed since"):
+    with pytest.raises(UserError, match=r"does not match config.toml, which has changed since"):
         run({**SMALL, "run": {"rounds": 5}, "method": {"pull": 2.0}}, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "result.json").exists()
 
@@ -195,7 +195,7 @@ def test_resume_refuses_rounds_without_a_checkpoint(tmp_path):
     with pytest.raises(UserError, match="checkpoint is empty, but"):
         run({**SMALL, "run": {"rounds": 5}}, tmp_path / "run", resume=True)
     assert len(without_seconds(tmp_path / "run")) == 3
-    with pytest.raises(UserError, match="give that folder"):
+    with pytest.raises(UserError, match="Give the folder"):
         run(SMALL, resume=True)
 
 
@@ -324,3 +324,13 @@ def test_run_from_python():
     assert [row["round"] for row in result.rounds] == [1]
     with pytest.raises(AttributeError, match="no attribute 'walk'"):
         _ = protofed.walk
+
+
+def test_a_message_that_all_clients_get_is_one_object_for_the_engine():
+    """Engines send and stack it once; `broadcast` itself makes a new tuple per client."""
+    runner = runner_of(config("creff"), federation())
+    sent = []
+    runner.engine.evaluate = lambda number, downs, on: sent.append(downs) or []
+    runner._evaluate(0)
+    assert len(sent[0]) == 6
+    assert len({id(message) for message in sent[0].values()}) == 1

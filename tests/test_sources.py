@@ -46,7 +46,7 @@ def test_mnist_from_the_published_files(tmp_path, pack, suffix):
 
 def test_mnist_that_is_not_there_says_what_it_wants(tmp_path):
     with pytest.raises(
-        UserError, match=r"it wants mnist.npz, or train-images-idx3-ubyte\(.gz\).*Set data.root or \$PROTOFED_DATA"
+        UserError, match=r"neither mnist.npz nor train-images-idx3-ubyte\(.gz\) in .*set data.root or \$PROTOFED_DATA"
     ):
         SOURCES["mnist"](str(tmp_path))
 
@@ -78,7 +78,7 @@ def test_labels_that_are_none_are_called_so(tmp_path):
     images = np.zeros((4, 28, 28), np.uint8)
     for labels in (np.array(["a"] * 4), np.array([0, 1, 2, 10])):
         np.savez(tmp_path / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-        with pytest.raises(UserError, match=r"the train part in .*: its labels are not whole numbers from 0 to 9"):
+        with pytest.raises(UserError, match=r"the train part in .*: its labels must be whole numbers from 0 to 9"):
             SOURCES["mnist"](str(tmp_path))
 
 

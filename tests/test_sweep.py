@@ -18,7 +18,7 @@ from protofed.errors import UserError
 from protofed.experiment.folder import Folder
 from protofed.measures.intervals import Interval, SettingRow, paired
 from protofed.pictures.style import write_picture
-from protofed.pictures.sweep_plot import draw_sweep, numbers
+from protofed.pictures.sweep_plot import axis_positions, draw_sweep
 from protofed.studies import sweep
 from test_cli import protofed as command  # noqa: F401
 
@@ -43,9 +43,9 @@ def test_an_interval_by_hand():
     assert found.mean == pytest.approx(0.6)
     assert found.half == pytest.approx(4.30265 * 0.1 / math.sqrt(3), rel=1e-5)
     assert found.percent() == "60.0 ± 24.8"
-    assert found.sure
+    assert found.excludes_zero
     assert Interval.of([0.5]) == (0.5, None, 1)
-    assert not Interval.of([0.5]).sure
+    assert not Interval.of([0.5]).excludes_zero
     assert Interval.of([0.5]).percent("+") == "+50.0"
 
 
@@ -67,15 +67,15 @@ def test_the_best_setting_is_chosen_on_validation_and_never_on_tests():
 
 
 def test_values_stand_on_the_axis_where_they_are_or_side_by_side():
-    assert numbers(["0", "0.5", "4"]) == {"0": 0.0, "0.5": 0.5, "4": 4.0}
-    assert numbers(["fedavg", "local"]) == {"fedavg": 0.0, "local": 1.0}
+    assert axis_positions(["0", "0.5", "4"]) == {"0": 0.0, "0.5": 0.5, "4": 4.0}
+    assert axis_positions(["fedavg", "local"]) == {"fedavg": 0.0, "local": 1.0}
 
 
 def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
     words = ["sweep", "--grid", "method.pull=0,2", "--seeds", "2", *SMALL, "--set", "eval.validation=0.2", "--out", "s"]
     code, out, err = command(*words)
     assert code == 0, err
-    assert "2 settings, 2 seeds each:\n4 runs, 4 to be made, two at a time" in out
+    assert "2 settings, 2 seeds each:\n4 runs, 4 to do, two at a time" in out
     assert "4/4" in out
     assert "Best on the validation sets: method.pull=" in out
     rows = json.loads((tmp_path / "s" / "sweep.json").read_text())
@@ -89,10 +89,10 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
     assert apart[1] < apart[0]  # what is pulled is nearer
     assert (tmp_path / "s" / "sweep.png").stat().st_size > 5000
     again = command(*words)[1]
-    assert "4 runs, 0 to be made" in again
+    assert "4 runs, 0 to do" in again
     other = command(*words[:5], *SMALL, "--set", "train.lr=0.3", "--out", "s")
     assert other[0] == 2
-    assert "is of another experiment" in other[2]
+    assert "holds a run of another experiment" in other[2]
     runs = [str(tmp_path / "s" / f"method.pull={pull}" / f"seed-{seed}") for pull in (0, 2) for seed in (0, 1)]
     code, out, _ = command("compare", *runs)
     assert "method.pull=2" in out
@@ -102,10 +102,10 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "s"], "sweep wants --grid section.key=a,b,c and --out FOLDER."),
-        (["--grid", "method.pull=0,1"], "sweep wants --grid section.key=a,b,c and --out FOLDER."),
+        (["--out", "s"], "sweep needs --grid section.key=a,b,c and --out FOLDER."),
+        (["--grid", "method.pull=0,1"], "sweep needs --grid section.key=a,b,c and --out FOLDER."),
         (["--grid", "method.pul=0,1", "--out", "s"], 'method.pul: unknown key. Did you mean "pull"?'),
-        (["--grid", "method.pull=1,1", "--out", "s"], "--grid: a value is there twice."),
+        (["--grid", "method.pull=1,1", "--out", "s"], "--grid: a key lists the same value twice."),
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_run(words, message, command, tmp_path):  # noqa: F811
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said_before_the_first_run(words, message, command, tmp
 def test_what_is_wrong_with_one_run_is_said_at_once(command, tmp_path):  # noqa: F811
     """The other one would take minutes; it can be continued."""
     sets = ["--set", "data.clients=3", "--set", "run.rounds=20000"]
-    with Folder.new(tmp_path / "s" / "method.pull=0" / "seed-0") as taken:
+    with Folder.create(tmp_path / "s" / "method.pull=0" / "seed-0") as taken:
         code, _, err = command(
             "sweep", "--grid", "method.pull=0,2", "--seeds", "1", *sets, "--out", str(tmp_path / "s")
         )
@@ -145,7 +145,7 @@ def test_runs_of_one_setting_are_put_together():
     )
     assert [row.setting for row in rows] == ["local", "fedavg"]
     assert rows[0].interval("by head").mean == pytest.approx(0.6)
-    assert rows[1].beside(rows[0], "by head").mean == pytest.approx(0.1)
+    assert rows[1].compared_with(rows[0], "by head").mean == pytest.approx(0.1)
     assert by_setting([result("local", 0, 0.5), result("fedavg", 0, 0.5)]) == []
 
 

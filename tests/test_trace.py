@@ -125,7 +125,7 @@ def test_a_damaged_file_is_said(whole, tmp_path, content):
     (tmp_path / "trace").mkdir()
     other = (whole.folder / "checkpoint" / "000005.safetensors").read_bytes()
     (tmp_path / "trace" / "000002.safetensors").write_bytes(other if content is None else content)
-    with pytest.raises(UserError, match=r"000002.safetensors cannot be read: .*\. Take it away"):
+    with pytest.raises(UserError, match=r"000002.safetensors cannot be read: .*\. Delete it"):
         Folder(tmp_path).trace()
 
 

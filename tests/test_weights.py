@@ -24,14 +24,14 @@ def test_nets_start_from_the_layers_of_a_file_and_say_which(command, tmp_path): 
         in out
     )
     members = protofed.Result.load(tmp_path / "b").state.members
-    assert members.nets[0].layers == {}  # the folder needs the file no more
+    assert members.nets[0].initial_params == {}  # the folder needs the file no more
     started = protofed.Config.load(tmp_path / "b" / "config.toml")
     from protofed.experiment.members import Members
 
     first = Members.of(started).client(0, 0, 2).fresh_params()
     assert torch.equal(first["body.fc1.weight"], protofed.Result.load(tmp_path / "a").model(0).body.fc1.weight)
     (tmp_path / "w.safetensors").unlink()
-    assert command("run", *words)[2] == "protofed: There is no file w.safetensors to take weights from.\n"
+    assert command("run", *words)[2] == "protofed: There is no file w.safetensors to read weights from.\n"
 
 
 def test_a_resumed_run_notices_other_weights(command, tmp_path):  # noqa: F811
@@ -75,4 +75,4 @@ def test_a_frozen_encoder_turns_the_data_into_features_once(command, tmp_path, m
     )
     assert "body.fc1.weight would be random" in command("run", *wide, "--set", "data.encoder=e.safetensors")[2]
     save_file({"w": torch.ones(1)}, tmp_path / "odd.safetensors")
-    assert "does not say which net its weights are of" in command("run", "--set", "data.encoder=odd.safetensors")[2]
+    assert "does not say which net its weights belong to" in command("run", "--set", "data.encoder=odd.safetensors")[2]

@@ -4,39 +4,61 @@
 >>> result = protofed.run({"run": {"rounds": 2}, "data": {"clients": 4}})
 >>> sorted(result.summary["accuracy"])
 ['head', 'prototype', 'prototype_all']
+
+The public names are:
+
+- `run`: run an experiment.
+- `Config`: an experiment with a value for every option.
+- `Federation`: your own arrays and modules as the clients of an experiment.
+- `Result`: what a run returns; `Result.load` reads it from a run folder.
+- `Folder`: the files of a run folder.
+- `measure`: compute measures from a result.
+- `Watcher`: observe a run, round by round.
+- `METHODS`: the methods by name; add your own here.
+- `UserError`: the errors that you can fix; the message says how.
+
+To write a method, use the names of `protofed.core`. Everything else may change.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Config", "Federation", "Result", "UserError", "run"]
+__all__ = ["METHODS", "Config", "Federation", "Folder", "Result", "UserError", "Watcher", "measure", "run"]
 
 if TYPE_CHECKING:
     from protofed.errors import UserError
     from protofed.experiment.config import Config
     from protofed.experiment.federation import Federation
+    from protofed.experiment.folder import Folder
     from protofed.experiment.results import Result
     from protofed.experiment.run import run
+    from protofed.experiment.watchers import Watcher
+    from protofed.measures.on_demand import measure
+    from protofed.methods import METHODS
+
+_MODULES = {
+    "METHODS": "protofed.methods",
+    "Config": "protofed.experiment.config",
+    "Federation": "protofed.experiment.federation",
+    "Folder": "protofed.experiment.folder",
+    "Result": "protofed.experiment.results",
+    "UserError": "protofed.errors",
+    "Watcher": "protofed.experiment.watchers",
+    "measure": "protofed.measures.on_demand",
+    "run": "protofed.experiment.run",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load torch and the rest only when something of it is asked for."""
-    import importlib
-
-    homes = {
-        "Config": "protofed.experiment.config",
-        "UserError": "protofed.errors",
-        "Federation": "protofed.experiment.federation",
-        "Result": "protofed.experiment.results",
-        "run": "protofed.experiment.run",
-    }
-    if name not in homes:
+    """Import a public name, and torch with it, when it is first used."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'protofed' has no attribute {name!r}")
-    found = getattr(importlib.import_module(homes[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

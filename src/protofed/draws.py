@@ -1,6 +1,6 @@
-"""Every draw is derived, not stored: a random choice has its own generator, made from what the choice is for.
+"""Random draws. Every choice has a generator of its own, seeded by a hash of what the choice is for.
 
-Nothing here touches torch's or numpy's global generators, and nothing anywhere else in the package draws from them.
+So no generator state has to be stored. Nothing in the package draws from the global generators of torch or numpy.
 """
 
 from __future__ import annotations
@@ -20,52 +20,54 @@ from protofed.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_WORD = 0xFFFFFFFF
+_MASK32 = 0xFFFFFFFF
+"""The low 32 bits of an integer."""
 
 
 def derive(*parts: int | str | None) -> int:
-    """A 63-bit number from the parts, the same in every process and on every machine.
+    """A 63-bit hash of the parts. It is the same in every process and on every machine.
 
     >>> derive(0, "batches", 3, 7) == derive(0, "batches", 3, 7) != derive(0, "batches", 7, 3)
     True
     """
-    plain = tuple(part if part is None or isinstance(part, str) else operator.index(part) for part in parts)
-    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
+    values = tuple(part if part is None or isinstance(part, str) else operator.index(part) for part in parts)
+    digest = hashlib.blake2b(repr(values).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def generator(*parts: int | str | None) -> torch.Generator:
-    """A torch generator of its own for the choice that the parts name."""
-    made = torch.Generator()
-    made.manual_seed(derive(*parts))
-    return made
+    """A new torch generator for the choice that the parts name."""
+    return torch.Generator().manual_seed(derive(*parts))
 
 
 def random_state(*parts: int | str | None) -> np.random.RandomState:
-    """The same for partitions: numpy keeps RandomState's streams frozen across its versions."""
-    number = derive(*parts)
-    return np.random.RandomState([number & _WORD, number >> 32])
+    """A new numpy generator for the choice that the parts name. Partitions use it.
+
+    It is a `RandomState` because numpy guarantees that its streams do not change between versions.
+    """
+    seed = derive(*parts)
+    return np.random.RandomState([seed & _MASK32, seed >> 32])
 
 
 @contextmanager
 def no_global_draws(who: str) -> Iterator[None]:
-    """Refuse a block that drew from torch's global generator: what it did would not repeat."""
+    """Raise an error if this block draws from torch's global generator, since its result could not be repeated."""
     before = torch.get_rng_state()
     yield
     if not torch.equal(before, torch.get_rng_state()):
         raise UserError(
-            f"{who} drew from torch's global generator, so that runs would not repeat. Let its layers draw only by "
-            "their own initialisers (uniform, normal, Kaiming, ...), and in training only by nn.Dropout, 1d to 3d."
+            f"{who} drew from torch's global generator, so runs would not be repeatable. Use only torch's own "
+            "initialisers (uniform, normal, Kaiming, ...), and in training only nn.Dropout and nn.Dropout1d to 3d."
         )
 
 
 class DrawFrom(TorchFunctionMode):
-    """Inside this block the layers' own initialisers draw from the given generator.
+    """Inside this block, the initialisers of layers draw from the given generator.
 
-    It reaches modules that know nothing of it: `nn.Linear(2, 3)` inside the block is a function of the generator.
+    Modules need no change for it: the weights of `nn.Linear(2, 3)` are a function of the generator.
     """
 
-    DRAWING = frozenset(
+    DRAWING_FUNCTIONS = frozenset(
         [
             "uniform_",
             "normal_",
@@ -80,21 +82,21 @@ class DrawFrom(TorchFunctionMode):
         ]
     )
 
-    def __init__(self, source: torch.Generator) -> None:
+    def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
-        self.source = source
+        self.generator = generator
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func.__name__ in self.DRAWING and kwargs.get("generator") is None:
-            kwargs["generator"] = self.source
+        if func.__name__ in self.DRAWING_FUNCTIONS and kwargs.get("generator") is None:
+            kwargs["generator"] = self.generator
         return func(*args, **kwargs)
 
 
 class DerivedDropout(TorchFunctionMode):
-    """Inside this block every dropout layer's mask is a hash of (key, which call, position): no generator at all.
+    """Inside this block, every dropout mask is a hash of (key, number of the call, position), without a generator.
 
-    So a mask does not depend on who else is trained in the same process or tensor, and torch.func can map over the key.
+    So a client's masks do not depend on the clients it is trained with, and `vmap` can map over the keys of several.
     """
 
     def __init__(self, key: Tensor) -> None:
@@ -109,26 +111,26 @@ class DerivedDropout(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def drop(self, name: str, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        """`x` with a share `p` of its elements, or of its channels, set to 0 and the rest scaled up."""
+        """`x` with a fraction `p` of its elements (or channels) set to 0, and the others divided by 1 - p."""
         if not training or p == 0:
             return x
         if p == 1:
             return x * 0
         shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)
         self.calls += 1
-        kept = hashed(self.key, self.calls, shape.numel()).reshape(shape) >= int(p * (_WORD + 1))
-        return x * (kept.to(x.dtype) / (1 - p))
+        is_kept = hashed_integers(self.key, self.calls, shape.numel()).reshape(shape) >= int(p * (_MASK32 + 1))
+        return x * (is_kept.to(x.dtype) / (1 - p))
 
 
-def hashed(key: Tensor, call: int, count: int) -> Tensor:
-    """`count` integers, uniform in [0, 2^32), from a 63-bit key [] and a call number."""
+def hashed_integers(key: Tensor, call: int, count: int) -> Tensor:
+    """Integers [count], uniform in [0, 2^32): a hash of a 63-bit key [], the number of the call, and the position."""
     position = torch.arange(count, device=key.device)
-    word = _mixed((key & _WORD) + call & _WORD)
-    return _mixed((_mixed(position ^ word) + (key >> 32)) & _WORD)
+    word = _mixed((key & _MASK32) + call & _MASK32)
+    return _mixed((_mixed(position ^ word) + (key >> 32)) & _MASK32)
 
 
 def _mixed(word: Tensor) -> Tensor:
-    """A bijection of 32-bit words (held in int64) that spreads every input bit over all output bits."""
-    word = ((word ^ (word >> 16)) * 0x7FEB352D) & _WORD
-    word = ((word ^ (word >> 15)) * 0x846CA68B) & _WORD
+    """A bijection of 32-bit words (stored as int64) in which every input bit influences all output bits."""
+    word = ((word ^ (word >> 16)) * 0x7FEB352D) & _MASK32
+    word = ((word ^ (word >> 15)) * 0x846CA68B) & _MASK32
     return word ^ (word >> 16)

@@ -1,4 +1,4 @@
-"""Errors a person can mend: shown as one readable message, never as a traceback."""
+"""Errors that the user can fix. The command line shows them as one readable message, never as a traceback."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """What is wrong, what was got, what to do. The command line exits with 2."""
+    """The message says what is wrong, what was got, and what to do. The command line exits with status 2."""
 
 
 class ConfigError(UserError):
-    """Everything that is wrong with an experiment, collected."""
+    """All problems of an experiment, in one message."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -23,13 +23,13 @@ class ConfigError(UserError):
         super().__init__("\n".join([head, *(f"  - {problem}" for problem in self.problems)]))
 
 
-def did_you_mean(got: str, known: Iterable[str]) -> str:
-    """A hint to put after an unknown name.
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
+    """A hint for the error message about an unknown name.
 
     >>> did_you_mean("fedporto", ["fedavg", "fedproto"])
     'Did you mean "fedproto"? Known: fedavg, fedproto.'
     """
-    names = sorted(known)
-    close = get_close_matches(got, names, n=1)
+    names = sorted(known_names)
+    close = get_close_matches(name, names, n=1)
     hint = f'Did you mean "{close[0]}"? ' if close else ""
     return f"{hint}Known: {', '.join(names)}."

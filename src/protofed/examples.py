@@ -1,4 +1,7 @@
-"""A set of examples: one shared array, an index into it, and the constants that normalise a batch."""
+"""A set of examples: one shared array, an index into it, and the constants that normalise a batch.
+
+The augmentations of training images, `crop` and `flip`, are here too.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protofed.draws import hashed
+from protofed.draws import hashed_integers
 from protofed.errors import UserError
 
 Constant = float | tuple[float, ...]
-"""One number for all of an input, or one for each entry of its first dimension: a channel, or a column of a table."""
+"""One number for the entire input, or one per entry of its first dimension (a channel, or a column of a table)."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Raw inputs stay as they are stored; a batch is gathered and normalised whole: (x / scale - mean) / std."""
+    """Raw inputs and labels. A batch is normalised when it is taken: (x / scale - mean) / std."""
 
-    x: Tensor  # [all, ...], shared by every subset
-    y: Tensor  # [all]
-    index: Tensor  # [n]: which of them are in this set
+    x: Tensor  # [all, ...]: raw inputs, shared by all subsets
+    y: Tensor  # [all]: labels, shared by all subsets
+    index: Tensor  # [n]: the rows of x and y that belong to this set
     scale: float = 1.0
     mean: Constant = 0.0
     std: Constant = 1.0
-    fill: Constant | None = None  # what stands for a missing value (NaN), before all else
+    fill: Constant | None = None  # replaces missing values (NaN) before all else; None: they stay
 
     @classmethod
     def of(
@@ -40,20 +43,19 @@ class Examples:
         std: Constant = 1.0,
         fill: Constant | None = None,
     ) -> Examples:
-        """All of the arrays x [n, ...] and y [n]."""
+        """All examples of the arrays x [n, ...] and y [n]."""
         labels = torch.from_numpy(np.ascontiguousarray(y)).long()
         return cls(torch.from_numpy(np.ascontiguousarray(x)), labels, torch.arange(len(labels)), scale, mean, std, fill)
 
     @classmethod
-    def none(cls, shape: Sequence[int], **constants: Any) -> Examples:
-        """No examples of what `input` describes: it can still be told how inputs are shaped and normalised."""
-        for key, value in constants.items():
-            constants[key] = tuple(value) if isinstance(value, list) else value
+    def empty(cls, shape: Sequence[int], **constants: Any) -> Examples:
+        """A set without examples for inputs that `input` describes. It can still check and normalise new inputs."""
+        constants = {key: tuple(value) if isinstance(value, list) else value for key, value in constants.items()}
         return cls.of(np.zeros((0, *shape), np.float32), np.zeros(0, np.int64), **constants)
 
     @property
     def input(self) -> dict[str, Any]:
-        """How one input is shaped and normalised."""
+        """The shape of one input and the constants that normalise it, for JSON."""
         constants = {"scale": self.scale, "mean": self.mean, "std": self.std, "fill": self.fill}
         return {
             "shape": list(self.shape),
@@ -77,109 +79,124 @@ class Examples:
         """The examples at these positions of this set, without a copy of the inputs."""
         return replace(self, index=self.index[torch.from_numpy(np.asarray(positions, dtype=np.int64))])
 
-    def take(self, positions: Tensor, change: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Normalised inputs [m, ...] and labels [m] at the positions [m] of this set; `change` sees the raw inputs."""
+    def take(self, positions: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Normalised inputs [m, ...] and labels [m] at these positions [m] of the set.
+
+        `augment` is applied to the raw inputs.
+        """
         rows = self.index[positions]
         raw = self.x[rows]
-        return self.normalised(change(raw) if change else raw), self.y[rows]
+        return self.normalised(augment(raw) if augment else raw), self.y[rows]
 
     def normalised(self, raw: Tensor) -> Tensor:
-        """Inputs [m, ...] as a net gets them, from inputs as they are stored."""
+        """Normalised inputs [m, ...], as a net gets them, from raw inputs."""
         x = raw.float()
         if self.fill is not None:
-            x = torch.where(torch.isnan(x), self.along(self.fill), x)
-        return channels_last((x / self.scale - self.along(self.mean)) / self.along(self.std))
+            x = torch.where(torch.isnan(x), self._shaped(self.fill), x)
+        return channels_last((x / self.scale - self._shaped(self.mean)) / self._shaped(self.std))
 
-    def along(self, constant: Constant) -> Any:
-        """A constant in a form that fits inputs [m, ...]."""
+    def _shaped(self, constant: Constant) -> Any:
+        """A constant in a shape that broadcasts with inputs [m, ...]."""
         if isinstance(constant, float):
             return constant
         return torch.tensor(constant).reshape(-1, *[1] * (self.x.dim() - 2))
 
     def normalised_like(self, other: Examples) -> Examples:
-        """This set with the other one's constants."""
+        """This set with the constants of another one."""
         return replace(self, scale=other.scale, mean=other.mean, std=other.std, fill=other.fill)
 
     def by_own_statistics(self) -> Examples:
-        """This set normalised by its own medians (for what is missing), means and standard deviations."""
+        """This set normalised by its own means and standard deviations; medians replace missing values."""
         raw = self.x[self.index].double().numpy()
         rows = np.moveaxis(raw, 1, 0).reshape(raw.shape[1], -1)  # [channels or columns, all values]
         fill = None
-        if self.x.is_floating_point():  # a value may be missing in a test example, though in no training example
-            median = [np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else 0.0 for row in rows]
-            rows, fill = np.where(np.isnan(rows), np.array(median)[:, None], rows), tuple(map(float, median))
+        if self.x.is_floating_point():  # test examples may have missing values even if no training example has
+            medians = [np.median(row[~np.isnan(row)]) if (~np.isnan(row)).any() else 0.0 for row in rows]
+            rows, fill = np.where(np.isnan(rows), np.array(medians)[:, None], rows), tuple(map(float, medians))
         empty = rows.shape[1] == 0
         mean = np.zeros(len(rows)) if empty else rows.mean(1)
         std = np.ones(len(rows)) if empty else rows.std(1)
         std = np.where(std > 1e-8, std, 1.0)
         return replace(self, scale=1.0, mean=tuple(map(float, mean)), std=tuple(map(float, std)), fill=fill)
 
-    def checked(self, x: Any) -> Tensor:
-        """New raw inputs [m, ...], if they are like those of this set; a dimension of 1 may be left out."""
-        raw, wanted = np.asarray(x), self.shape
+    def checked_inputs(self, x: Any) -> Tensor:
+        """New raw inputs [m, ...] as a tensor; an error if they do not have the shape of this set's inputs.
+
+        A dimension of size 1 may be left out.
+        """
+        raw, shape = np.asarray(x), self.shape
         if raw.dtype.kind not in "biuf":
             raise UserError(f"The inputs are of type {raw.dtype}; they must be numbers.")
-        if raw.ndim < 1 or raw.shape[1:] not in (wanted, tuple(size for size in wanted if size != 1)):
+        if raw.ndim < 1 or raw.shape[1:] not in (shape, tuple(size for size in shape if size != 1)):
             raise UserError(
-                f"The inputs have shape {list(raw.shape)}; must be [n{''.join(f', {size}' for size in wanted)}]."
+                f"The inputs have shape {list(raw.shape)}; must be [n{''.join(f', {size}' for size in shape)}]."
             )
         with np.errstate(over="ignore"):
             raw = raw.astype(np.float32) if raw.dtype.kind == "f" else raw
-        strange = ~np.isfinite(raw) if self.fill is None else np.isinf(raw)
-        if bad := np.count_nonzero(strange):
-            raise UserError(f"{bad:,} of the inputs' {raw.size:,} values are not finite. Fill them in.")
-        return torch.from_numpy(np.ascontiguousarray(raw).reshape(len(raw), *wanted))
+        invalid = ~np.isfinite(raw) if self.fill is None else np.isinf(raw)
+        if count := np.count_nonzero(invalid):
+            raise UserError(f"{count:,} of the inputs' {raw.size:,} values are not finite. Fill them in.")
+        return torch.from_numpy(np.ascontiguousarray(raw).reshape(len(raw), *shape))
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The whole set in order, in batches, made one by one."""
-        return (self.take(part) for part in torch.arange(len(self)).split(size) if len(part))
+        """All examples in order, in batches of up to `size`. Each batch is made when it is needed."""
+        return (self.take(positions) for positions in torch.arange(len(self)).split(size) if len(positions))
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images [m, channels, high, wide] with the channels of a pixel side by side in memory: convolutions are faster."""
+    """Images [m, channels, height, width] with the channels of a pixel adjacent in memory: convolutions are faster.
+
+    Other inputs are returned unchanged.
+    """
     if x.dim() != 4:
         return x
-    _, channels, high, wide = x.shape
+    _, channels, height, width = x.shape
     x = x.contiguous(memory_format=torch.channels_last)
-    return x.as_strided(x.shape, (channels * high * wide, 1, channels * wide, channels))  # torch leaves one channel be
+    strides = (channels * height * width, 1, channels * width, channels)  # torch does not set them for one channel
+    return x.as_strided(x.shape, strides)
 
 
-Change = Literal["crop", "flip"]
+Augmentation = Literal["crop", "flip"]
+"""The names of the augmentations, as in `train.augment`."""
 
 
 def crop(x: Tensor, key: Tensor) -> Tensor:
-    """Each image [n, channels, high, wide] shifted either way by up to an eighth of its side; the rim is 0."""
-    n, _, high, wide = x.shape
-    rim = max(high // 8, 1)
-    down, right = (hashed(key, call, n) % (2 * rim + 1) for call in (1, 3))  # an image's does not depend on n
-    padded = F.pad(x, (rim, rim, rim, rim))
-    rows = (down[:, None] + torch.arange(high))[:, None, :, None]
-    columns = (right[:, None] + torch.arange(wide))[:, None, None, :]
+    """Each image [n, channels, height, width] shifted in both directions by up to an eighth of its height, at random.
+
+    The pixels that become free are 0. The shift of an image does not depend on the number of images.
+    """
+    n, _, height, width = x.shape
+    border = max(height // 8, 1)
+    down, right = (hashed_integers(key, call, n) % (2 * border + 1) for call in (1, 3))
+    padded = F.pad(x, (border, border, border, border))
+    rows = (down[:, None] + torch.arange(height))[:, None, :, None]
+    columns = (right[:, None] + torch.arange(width))[:, None, None, :]
     images, channels = torch.arange(n)[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None]
     return padded[images, channels, rows, columns]
 
 
 def flip(x: Tensor, key: Tensor) -> Tensor:
-    """Each image [n, channels, high, wide] mirrored or not, by a fair coin."""
-    heads = (hashed(key, 2, len(x)) % 2 == 1)[:, None, None, None]
-    return torch.where(heads, x.flip(-1), x)
+    """Each image [n, channels, height, width] mirrored left to right with probability 1/2."""
+    mirrored = (hashed_integers(key, 2, len(x)) % 2 == 1)[:, None, None, None]
+    return torch.where(mirrored, x.flip(-1), x)
 
 
-_CHANGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"crop": crop, "flip": flip}
+_AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"crop": crop, "flip": flip}
 
 
-def changer(names: tuple[Change, ...], key: int) -> Callable[[Tensor], Tensor] | None:
-    """What is done to a batch of raw images before it is normalised; None: nothing."""
+def augmenter(names: tuple[Augmentation, ...], key: int) -> Callable[[Tensor], Tensor] | None:
+    """The function that augments a batch of raw images with draws from this key; None if there are no augmentations."""
     if not names:
         return None
 
-    def change(x: Tensor) -> Tensor:
+    def augment(x: Tensor) -> Tensor:
         if x.dim() != 4:
             raise UserError(
-                f"train.augment: got {list(names)}, but inputs of shape {tuple(x.shape[1:])} are no images."
+                f"train.augment: got {list(names)}, but inputs of shape {tuple(x.shape[1:])} are not images. "
+                "Set it to []."
             )
         for name in names:
-            x = _CHANGES[name](x, torch.tensor(key))
+            x = _AUGMENTATIONS[name](x, torch.tensor(key))
         return x
 
-    return change
+    return augment

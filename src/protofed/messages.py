@@ -1,7 +1,7 @@
-"""Messages and states as flat, named tensors: what a file or a wire carries, and what it costs.
+"""Messages and states as flat, named tensors: how they are stored and sent, and how large they are.
 
-A message is a tensor, `Prototypes`, a dict, or a NamedTuple of such; its type is declared by the method, so it is read
-back by type and nothing is ever unpickled.
+A message is a tensor, `Prototypes`, or a dict or NamedTuple of these. The method declares its type; messages are read
+back by that type, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protofed.net import Params
 from protofed.prototypes import Prototypes
 
 Nothing = tuple[()]
-"""The type of a message or state with nothing in it."""
+"""The type of an empty message or state."""
 
 
 class Weights(NamedTuple):
@@ -32,31 +32,31 @@ class KeptModel(NamedTuple):
 
 
 class Size(NamedTuple):
-    """What a message costs."""
+    """The size of a message."""
 
-    params: int = 0  # numbers that are model weights or prototypes
-    counts: int = 0  # numbers that say how many examples stand behind a prototype
-    bytes: int = 0  # everything, with the rows' places
+    params: int = 0  # numbers in model weights and prototypes
+    counts: int = 0  # numbers of examples, one per prototype
+    bytes: int = 0  # everything, including the positions of the prototypes
 
     def __add__(self, other: object) -> Size:
         return Size(*(a + b for a, b in zip(self, other, strict=True))) if isinstance(other, Size) else NotImplemented
 
 
 def share_equal_messages(messages: dict[int, Any]) -> dict[int, Any]:
-    """The messages; those that are made of the very same tensors are one object."""
-    first: dict[Any, Any] = {}
-    return {client: first.setdefault(_identity(message), message) for client, message in messages.items()}
+    """The messages by client, where messages made of the same tensor objects are replaced by one object."""
+    by_identity: dict[Any, Any] = {}
+    return {client: by_identity.setdefault(_identity(message), message) for client, message in messages.items()}
 
 
 def _identity(tree: Any) -> Any:
-    """The same for trees of the same tensors in the same places."""
+    """A key that is equal for messages with the same tensor objects under the same names."""
     if isinstance(tree, dict):
         return tuple((key, _identity(tree[key])) for key in sorted(tree))
     return tuple(map(_identity, tree)) if isinstance(tree, tuple) else id(tree)
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | Prototypes]]:
-    """The tensors and the prototypes of a message, by "/"-joined names."""
+    """The tensors and prototypes of a message, with their names joined by "/"."""
     if isinstance(tree, Tensor | Prototypes):
         yield prefix, tree
         return
@@ -68,14 +68,15 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | Prototyp
         parts = {}
     else:
         raise TypeError(
-            f"a message is made of tensors, Prototypes, dicts and NamedTuples, got {type(tree).__name__} at {prefix!r}"
+            "a message must consist of tensors, Prototypes, dicts and NamedTuples, "
+            f"got {type(tree).__name__} at {prefix!r}"
         )
     for key, part in parts.items():
         yield from leaves(part, _joined(prefix, str(key)))
 
 
 def flatten(tree: Any) -> dict[str, Tensor]:
-    """Tensors by "/"-joined names; of prototypes only the rows with support."""
+    """The tensors of a message by their names, joined by "/". Prototypes are packed: only rows with support."""
     flat: dict[str, Tensor] = {}
     for name, leaf in leaves(tree):
         if isinstance(leaf, Prototypes):
@@ -90,45 +91,45 @@ def _joined(prefix: str, name: str) -> str:
 
 
 def to_bytes(tree: Any) -> bytes:
-    """A message or state as a safetensors file; a tensor that is there twice is written twice."""
+    """A message or state in the safetensors format. Tensors that share memory are written separately."""
     flat: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    addresses: set[int] = set()
     for name, value in flatten(tree).items():
-        place = value.untyped_storage().data_ptr()
-        flat[name] = value.clone() if place in seen else value
-        seen.add(place)
+        address = value.untyped_storage().data_ptr()
+        flat[name] = value.clone() if address in addresses else value
+        addresses.add(address)
     return save(flat)
 
 
-def unflatten(kind: Any, flat: dict[str, Tensor]) -> Any:
-    """The inverse of `flatten` for a declared type; what does not fit the type is an error, never dropped."""
+def unflatten(declared: Any, flat: dict[str, Tensor]) -> Any:
+    """The inverse of `flatten` for a declared type; an error if a name is not part of the type."""
     parts = group_by_first_name(flat)
-    if get_origin(kind) is dict:
-        inner = get_args(kind)[1]
+    if get_origin(declared) is dict:
+        inner = get_args(declared)[1]
         return {key: unflatten(inner, part) for key, part in parts.items()}
-    kinds = _parts_of(kind)
-    if strange := parts.keys() - kinds.keys():
-        raise ValueError(f"a {getattr(kind, '__name__', kind)} has no {min(strange)!r}")
-    if kind is Tensor:
+    fields = _field_types(declared)
+    if unknown := parts.keys() - fields.keys():
+        raise ValueError(f"a {getattr(declared, '__name__', declared)} has no {min(unknown)!r}")
+    if declared is Tensor:
         return flat[""]
-    if kind is Prototypes:
+    if declared is Prototypes:
         return Prototypes.unpack(flat)
-    if kind == Nothing:
+    if declared == Nothing:
         return ()
-    return kind(**{key: unflatten(inner, parts.get(key, {})) for key, inner in kinds.items()})
+    return declared(**{key: unflatten(inner, parts.get(key, {})) for key, inner in fields.items()})
 
 
-def _parts_of(kind: Any) -> dict[str, Any]:
-    """The names that a declared type may have below it, and their types."""
-    if kind is Tensor:
+def _field_types(declared: Any) -> dict[str, Any]:
+    """The first names that the tensors of a declared type may have, and their types."""
+    if declared is Tensor:
         return {"": Tensor}
-    if kind is Prototypes:
+    if declared is Prototypes:
         return dict.fromkeys(("mean", "support", "rows", "shape"), Tensor)
-    return {} if kind == Nothing else get_type_hints(kind)
+    return {} if declared == Nothing else get_type_hints(declared)
 
 
 def group_by_first_name(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The entries under each first name, with that name taken off."""
+    """The tensors grouped by the first part of their names, which is removed."""
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in flat.items():
         first, _, rest = name.partition("/")
@@ -137,7 +138,7 @@ def group_by_first_name(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]
 
 
 def message_size(message: Any) -> Size:
-    """Numbers and bytes of a message as it goes on the wire.
+    """The size of a message as it is sent.
 
     >>> import torch
     >>> message_size(Prototypes.of(torch.ones(4, 50), torch.tensor([0, 0, 7, 7]), classes=10))
@@ -146,9 +147,9 @@ def message_size(message: Any) -> Size:
     total = Size()
     for _, leaf in leaves(message):
         tensors = leaf.pack() if isinstance(leaf, Prototypes) else {"": leaf}
-        size = sum(value.numel() * value.element_size() for value in tensors.values())
+        num_bytes = sum(value.numel() * value.element_size() for value in tensors.values())
         if isinstance(leaf, Prototypes):
-            total += Size(tensors["mean"].numel(), tensors["support"].numel(), size)
+            total += Size(tensors["mean"].numel(), tensors["support"].numel(), num_bytes)
         else:
-            total += Size(params=leaf.numel(), bytes=size)
+            total += Size(params=leaf.numel(), bytes=num_bytes)
     return total

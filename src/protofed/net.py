@@ -1,4 +1,4 @@
-"""A net is a body that embeds and a head that decides, called with its parameters from outside."""
+"""A net: a body that computes embeddings and a head that computes logits, called with parameters from outside."""
 
 from __future__ import annotations
 
@@ -22,36 +22,38 @@ if TYPE_CHECKING:
 
     from protofed.examples import Examples
 
-EVALUATE = 512
-"""How many examples go through a net at once where nothing is trained."""
+EVALUATION_BATCH = 512
+"""Examples per batch when nothing is trained."""
 ADDED = "method."
-"""Prefix of the parameters that a method adds to those of the net: a scale, a second head, a second model."""
+"""Prefix of the names of parameters that a method adds to the net: a scale, a second head, a second model."""
 Params = dict[str, Tensor]
-"""Tensors by name: "body.*", "head.*", and "method.*" for what a method adds; with buffers, which never train."""
+"""Tensors by name: "body.*", "head.*", and "method.*" for what a method adds. Buffers are included, but never train."""
 
 
 class Batch(NamedTuple):
+    """Normalised inputs, their labels, and the weight of each example in the loss."""
+
     x: Tensor  # [n, ...]
-    y: Tensor  # [n], always inside [0, classes)
+    y: Tensor  # [n], always in [0, classes)
     weight: Tensor  # [n]; 0: padding or an ignored pixel
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Batch:
-        """A batch in which everything counts."""
+        """A batch in which every example has weight 1."""
         return cls(x, y, x.new_ones(len(y)))
 
 
-def in_line(body: nn.Module, head: nn.Module) -> nn.Module:
-    """One after the other."""
+def body_then_head(body: nn.Module, head: nn.Module) -> nn.Module:
+    """One module that calls the body and then the head."""
     return nn.Sequential(OrderedDict(body=body, head=head))
 
 
 class Net:
-    """`net(params, x) -> (embedding, logits)`. The module inside only lends its structure; it owns no state of a run.
+    """`net(params, x) -> (embedding, logits)`. The module inside provides the structure only, not the parameters.
 
-    `build` makes a new (body, head) pair; whatever its layers draw when they are made comes from the generator that
-    `init` is given. `whole` makes one module of the two again. `given`: it starts from weights that it was given,
-    whatever the generator; `source` says how it is built. `layers` take the place of what `init` draws.
+    `build` makes a new (body, head) pair. All draws of its layers come from the generator that `init` gets.
+    `combine` makes one module of the two. `fixed_init`: True if `build` copies existing weights, so that `init` returns
+    them whatever the generator. `source` describes how the net is built.
     """
 
     def __init__(
@@ -60,53 +62,56 @@ class Net:
         build: Callable[[], tuple[nn.Module, nn.Module]],
         shape: tuple[int, ...],
         classes: int,
-        whole: Callable[[nn.Module, nn.Module], nn.Module] = in_line,
-        given: bool = False,
+        combine: Callable[[nn.Module, nn.Module], nn.Module] = body_then_head,
+        fixed_init: bool = False,
         source: str = "",
     ) -> None:
         self.name = name
         self.build = build
-        self.whole = whole
-        self.given = given
+        self.combine = combine
+        self.fixed_init = fixed_init
         self.source = source
-        self.layers: Params = {}
+        self.initial_params: Params = {}
+        """Parameters that `init` returns instead of newly drawn ones."""
         self.shape = shape
         self.classes = classes
-        self.module = self.made(torch.Generator())
+        self.module = self.new_module(torch.Generator())
         self.module.eval()
-        first = dict(self.module.state_dict())
+        params = dict(self.module.state_dict())
         self.trainable = frozenset(name for name, value in self.module.named_parameters() if value.requires_grad)
-        self.batch_norm = any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
-        """Has it batch norm, for which a batch of one example has no statistics?"""
-        self.alone = any(
+        self.has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in self.module.modules())
+        """True if the net has batch norm, which cannot train on a batch of one example."""
+        self.trains_alone = any(
             isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False)
             for layer in self.module.modules()
         )
-        """Does what it does to an example depend on the others, change buffers, or resist `vmap`? It is not stacked."""
-        self.shapes = {name: tuple(value.shape) for name, value in first.items()}
-        if strange := [name for name in self.shapes if "/" in name]:
-            raise UserError(f"net {self.name} has a layer with a / in its name, {strange[0]}. Call it otherwise.")
-        self.plain = False
-        """Does it want images with their channels first in memory, as for `view`?"""
+        """True if the net cannot train in a stack: an output depends on the rest of the batch, a buffer changes, or
+        `vmap` cannot map the net."""
+        self.shapes = {name: tuple(value.shape) for name, value in params.items()}
+        if names := [name for name in self.shapes if "/" in name]:
+            raise UserError(f"net {self.name} has a layer with a / in its name, {names[0]}. Rename the layer.")
+        self.channels_first = False
+        """True if the body needs images with their channels first in memory, for example because it calls `view`."""
         self.cost = 0.0
+        """Multiplications per example in convolutions and dense layers."""
         with torch.no_grad():
             if len(shape) == 3:
                 try:
-                    self(first, channels_last(torch.zeros(2, *shape)))
+                    self(params, channels_last(torch.zeros(2, *shape)))
                 except RuntimeError:
-                    self.plain = True
-            with self.counting():
-                z, _ = self(first, torch.zeros(1, *shape))
+                    self.channels_first = True
+            with self._counting_cost():
+                z, _ = self(params, torch.zeros(1, *shape))
         self.dim = z.shape[-1]
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Add up the multiplications that convolutions and dense layers do in this block: `cost`, for one example."""
+    def _counting_cost(self) -> Iterator[None]:
+        """Add to `cost` the multiplications of convolutions and dense layers in this block."""
 
         def count(layer: nn.Module, _: Any, out: Tensor) -> None:
             weight = layer.weight
             assert isinstance(weight, Tensor)
-            self.cost += out.numel() * weight[0].numel()  # for each output as many as one row of the weight has
+            self.cost += out.numel() * weight[0].numel()  # each output takes one row of the weight
 
         kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
         hooks = [layer.register_forward_hook(count) for layer in self.module.modules() if isinstance(layer, kinds)]
@@ -116,59 +121,66 @@ class Net:
             for hook in hooks:
                 hook.remove()
 
-    def made(self, generator: torch.Generator) -> nn.ModuleDict:
-        """A new body and head, drawn from the generator."""
+    def new_module(self, generator: torch.Generator) -> nn.ModuleDict:
+        """A new body and head, with weights drawn from the generator."""
         with no_global_draws(f"net {self.name}"), DrawFrom(generator):
             body, head = self.build()
         return nn.ModuleDict({"body": body, "head": head})
 
     def init(self, generator: torch.Generator) -> Params:
-        """Fresh parameters, a function of the generator alone."""
-        return dict(self.made(generator).state_dict()) | {name: value.clone() for name, value in self.layers.items()}
+        """New parameters. The same generator state gives the same parameters."""
+        params = dict(self.new_module(generator).state_dict())
+        return params | {name: value.clone() for name, value in self.initial_params.items()}
 
     def starting_from(self, layers: Params) -> Net:
-        """The same net with those of the layers, by name and shape, that fit; "body." or "head." may be left out."""
-        fitting = {}
-        first = self.init(torch.Generator())
+        """The same net, but `init` starts from those of the layers that match by name and shape.
+
+        The prefix "body." or "head." of a name may be left out.
+        """
+        matching = {}
+        params = self.init(torch.Generator())
         for name, shape in self.shapes.items():
-            for called in (name, name.partition(".")[2]):
-                if called in layers and tuple(layers[called].shape) == shape:
-                    fitting[name] = layers[called].to(first[name].dtype)
+            for key in (name, name.partition(".")[2]):
+                if key in layers and tuple(layers[key].shape) == shape:
+                    matching[name] = layers[key].to(params[name].dtype)
                     break
-        if not fitting:
-            given, own = (
+        if not matching:
+            got, expected = (
                 f"{', '.join(list(names)[:6])}{', ...' * (len(names) > 6)}" for names in (layers, self.shapes)
             )
-            raise UserError(f"None of the layers given ({given}) fits net {self.name}, which has {own}.")
+            raise UserError(
+                f"None of the layers given ({got}) fits net {self.name}, which has {expected}. "
+                "Names and shapes must match."
+            )
         net = copy(self)
-        net.layers = fitting
+        net.initial_params = matching
         return net
 
     def parts(self, params: Params) -> nn.ModuleDict:
-        """A new body and head with these parameters, ready to predict."""
+        """A new body and head with these parameters, in evaluation mode."""
         self.check(params)
-        made = self.made(torch.Generator())
-        made.load_state_dict({name: params[name] for name in self.shapes})
-        made.eval()
-        return made
+        module = self.new_module(torch.Generator())
+        module.load_state_dict({name: params[name] for name in self.shapes})
+        module.eval()
+        return module
 
     def loaded(self, params: Params) -> nn.Module:
-        """One module of the two, in the form it was given in."""
+        """One module with these parameters, of the form that `combine` returns, in evaluation mode."""
         parts = self.parts(params)
-        return self.whole(parts["body"], parts["head"]).eval()
+        return self.combine(parts["body"], parts["head"]).eval()
 
     def trains(self, name: str, value: Tensor) -> bool:
-        """Whether this tensor trains. Buffers and frozen layers do not; nor do those of a second, added model."""
-        known = name.removeprefix(ADDED)
-        return known in self.trainable if known in self.shapes else value.is_floating_point()
+        """Whether this tensor trains. Buffers and frozen layers do not, neither in the net nor in an added model."""
+        name = name.removeprefix(ADDED)
+        return name in self.trainable if name in self.shapes else value.is_floating_point()
 
     def train(self, mode: bool) -> None:
-        """Whether dropout and batch norm behave as in training."""
+        """Switch dropout and batch norm to training mode, or back."""
         self.module.train(mode)
 
     @cached_property
     def linear_head(self) -> str:
-        """The name of the weight [classes, dim] of a head that is one linear layer; an error for other heads."""
+        """The name of the weight [classes, dim] of the head; an error if the head is not one linear layer."""
         layers = [
             (name, layer)
             for name, layer in self.module["head"].named_modules(prefix="head")
@@ -177,7 +189,7 @@ class Net:
         if len(layers) != 1 or not isinstance(layers[0][1], nn.Linear):
             kinds = ", ".join(type(layer).__name__ for _, layer in layers) or "no layer"
             raise UserError(
-                f"The head of {self.name} has to be one linear layer for this, but it has: {kinds}. Use another net."
+                f"This needs a head of one linear layer, but the head of {self.name} has: {kinds}. Use another net."
             )
         return f"{layers[0][0]}.weight"
 
@@ -190,11 +202,11 @@ class Net:
         return self.call("head", params, z)
 
     def call(self, part: str, params: Params, x: Tensor) -> Tensor:
-        """A part of the net with its own of the parameters."""
-        if self.plain and part == "body":
+        """The output of one part of the net, "body" or "head"."""
+        if self.channels_first and part == "body":
             x = x.flatten(1).unflatten(1, self.shape)
-        own = {name[len(part) + 1 :]: params[name] for name in self.shapes if name.startswith(f"{part}.")}
-        out: Tensor = functional_call(self.module[part], own, (x,))
+        part_params = {name[len(part) + 1 :]: params[name] for name in self.shapes if name.startswith(f"{part}.")}
+        out: Tensor = functional_call(self.module[part], part_params, (x,))
         return out
 
     def __call__(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,31 +215,35 @@ class Net:
 
     @torch.no_grad()
     def features(self, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
-        """Embeddings [n, dim] and labels [n] of a whole set, in order, without dropout."""
-        z, y = [torch.zeros(0, self.dim)], [torch.zeros(0, dtype=torch.long)]
-        for batch in data.batches(EVALUATE):
-            z.append(self.embed(params, batch[0]))
-            y.append(self.match(Batch.of(*batch), z[-1]).y)
-        return torch.cat(z), torch.cat(y)
+        """Embeddings [n, dim] and labels [n] of all examples, in order, without dropout."""
+        embeddings, labels = [torch.zeros(0, self.dim)], [torch.zeros(0, dtype=torch.long)]
+        for x, y in data.batches(EVALUATION_BATCH):
+            z = self.embed(params, x)
+            embeddings.append(z)
+            labels.append(self.match(Batch.of(x, y), z).y)
+        return torch.cat(embeddings), torch.cat(labels)
 
     def match(self, batch: Batch, z: Tensor) -> Batch:
-        """Labels and weights at the resolution of z: the batch itself, but for nets that label every pixel."""
+        """Labels and weights at the resolution of z: the batch itself, except for nets that label every pixel."""
         return batch
 
     def check(self, params: Params) -> None:
-        """Refuse parameters of another net: `functional_call` alone would take them."""
+        """Raise an error for the parameters of another net, which `functional_call` alone would accept."""
         got = {key: tuple(value.shape) for key, value in params.items() if not key.startswith(ADDED)}
         if got != self.shapes:
             wrong = sorted(key for key in got.keys() | self.shapes.keys() if got.get(key) != self.shapes.get(key))
             raise UserError(
                 f"These parameters are not {self.name}'s: {wrong[0]} has shape {got.get(wrong[0], 'none')}, "
-                f"the net wants {self.shapes.get(wrong[0], 'none')}. Use parameters that this net's init made."
+                f"the net needs {self.shapes.get(wrong[0], 'none')}. Use parameters that start from this net's init."
             )
 
 
 def selected(params: Params, part: str) -> Params:
-    """A part of a net's parameters: those whose name begins so ("body.", "" for all), "convs" (convolutions, with their
-    biases), or "not " and one of these."""
+    """A part of the parameters.
+
+    `part` is the beginning of a name ("body."; "" for all), "convs" (convolutions with their biases), or "not " and one
+    of these for all other parameters.
+    """
     if part.startswith("not "):
         others = selected(params, part.removeprefix("not "))
         return {name: value for name, value in params.items() if name not in others}

@@ -1,4 +1,4 @@
-"""Prototypes: what a class looks like in embedding space, with how many examples stand behind it."""
+"""Prototypes: class centres in embedding space, each with the number of examples it was computed from."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Pooling = Literal["clients", "examples", "written"]
+"""How the prototypes of several clients are combined; see `Prototypes.pool`."""
 
 
 class Prototypes(NamedTuple):
-    """One or several centres per class. A class nobody has seen has support 0 and a mean of zeros, never a `None`."""
+    """One or several centres (modes) per class. A class without examples has support 0 and a mean of zeros."""
 
     mean: Tensor  # [classes, modes, dim]
-    support: Tensor  # [classes, modes]: the number of examples behind each
+    support: Tensor  # [classes, modes]: the number of examples behind each mean
 
     @classmethod
     def empty(cls, classes: int, dim: int, modes: int = 1) -> Prototypes:
-        """No class seen yet."""
+        """Prototypes with support 0 for every class."""
         return cls(torch.zeros(classes, modes, dim), torch.zeros(classes, modes))
 
     @classmethod
     def of(cls, z: Tensor, y: Tensor, classes: int) -> Prototypes:
-        """FedProto Eq. (3): the mean embedding of each class, from embeddings [n, dim] and labels [n].
+        """FedProto Eq. (3): the mean embedding per class, from embeddings [n, dim] and labels [n].
 
         >>> z = torch.tensor([[0.0, 2.0], [2.0, 4.0], [5.0, 5.0]])
         >>> Prototypes.of(z, torch.tensor([0, 0, 2]), classes=3).mean.squeeze(1).tolist()
@@ -38,56 +39,56 @@ class Prototypes(NamedTuple):
 
     @classmethod
     def from_sums(cls, sums: Tensor, counts: Tensor) -> Prototypes:
-        """The same from the sum of embeddings [classes, dim] and the number of examples [classes] of each class."""
-        return cls(ratio(sums, counts.unsqueeze(-1)).unsqueeze(1), counts.unsqueeze(1))
+        """The mean embedding per class, from sums of embeddings [classes, dim] and numbers of examples [classes]."""
+        return cls(safe_divide(sums, counts.unsqueeze(-1)).unsqueeze(1), counts.unsqueeze(1))
 
     @classmethod
     def pool(cls, parts: Sequence[Prototypes], by: Pooling = "clients") -> Prototypes:
-        """FedProto Eq. (6): one prototype per class from those of the clients that have the class.
+        """FedProto Eq. (6): one prototype per class, combined from the clients that have examples of the class.
 
-        `clients`: their plain mean, as in the authors' code. `examples`: weights |D_ij| / N_j, which sum to 1, as in
-        the paper's appendix. `written`: Eq. (6) to the letter, which divides by the number of clients once more.
+        `clients`: the plain mean over clients, as in the authors' code. `examples`: weights |D_ij| / N_j, which sum to
+        1, as in the paper's appendix. `written`: Eq. (6) literally, which also divides by the number of clients.
         """
         support = torch.stack([part.support for part in parts])
-        holds = (support > 0).to(support.dtype)
+        has_class = (support > 0).to(support.dtype)
         mean = torch.stack([part.single() for part in parts]).masked_fill(support.unsqueeze(-1) == 0, 0)
-        holders, total = holds.sum(0), support.sum(0)
-        weight = ratio(holds, holders) if by == "clients" else ratio(support, total)
+        num_clients, total = has_class.sum(0), support.sum(0)
+        weight = safe_divide(has_class, num_clients) if by == "clients" else safe_divide(support, total)
         if by == "written":
-            weight = ratio(weight, holders)
+            weight = safe_divide(weight, num_clients)
         return cls((mean * weight.unsqueeze(-1)).sum(0), total)
 
-    def of_classes(self, held: Tensor) -> Prototypes:
-        """Those of the classes [classes] that are true; the others as if nobody had seen them."""
+    def of_classes(self, mask: Tensor) -> Prototypes:
+        """The prototypes of the classes where the mask [classes] is true; the other classes get support 0."""
         return Prototypes(
-            torch.where(held[:, None, None], self.mean, 0.0), torch.where(held[:, None], self.support, 0.0)
+            torch.where(mask[:, None, None], self.mean, 0.0), torch.where(mask[:, None], self.support, 0.0)
         )
 
     def single(self) -> Tensor:
-        """The means, where there is one per class: several are neither averaged nor looked up by their number."""
+        """The means [classes, 1, dim]; an error if there are several per class."""
         if self.mean.shape[1] != 1:
-            raise ValueError(f"this wants one prototype per class, got {self.mean.shape[1]}")
+            raise ValueError(f"this needs one prototype per class, got {self.mean.shape[1]}")
         return self.mean
 
     def or_else(self, other: Prototypes) -> Prototypes:
-        """These, and for classes they have not seen those of `other`."""
+        """These prototypes, and those of `other` where the support is 0."""
         seen = self.support > 0
         return Prototypes(
             torch.where(seen.unsqueeze(-1), self.mean, other.mean), torch.where(seen, self.support, other.support)
         )
 
     def lookup(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """For labels [n] the (single) prototype of each one's class [n, dim], and whether there is one [n], 0 or 1."""
+        """For labels [n]: the prototype of each label's class [n, dim], and whether it has support [n], as 0 or 1."""
         return self.single()[y, 0], (self.support[y, 0] > 0).to(self.mean.dtype)
 
     def distances(self, z: Tensor) -> Tensor:
-        """L2 distances of embeddings [n, dim] to the nearest prototype of each class [n, classes]; unseen: inf."""
+        """L2 distances [n, classes] from embeddings [n, dim] to the nearest prototype of each class; inf if unseen."""
         classes, modes, dim = self.mean.shape
-        every = torch.cdist(z, self.mean.reshape(-1, dim), compute_mode="donot_use_mm_for_euclid_dist")
-        return every.reshape(-1, classes, modes).masked_fill(self.support == 0, torch.inf).amin(-1)
+        distances = torch.cdist(z, self.mean.reshape(-1, dim), compute_mode="donot_use_mm_for_euclid_dist")
+        return distances.reshape(-1, classes, modes).masked_fill(self.support == 0, torch.inf).amin(-1)
 
     def pack(self) -> dict[str, Tensor]:
-        """What goes on the wire: only the rows with support, and which rows they are."""
+        """What is sent or stored: only the rows with support, and their positions."""
         rows = self.support.reshape(-1).nonzero().squeeze(1)
         return {
             "mean": self.mean.reshape(-1, self.mean.shape[-1])[rows],
@@ -98,7 +99,7 @@ class Prototypes(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: dict[str, Tensor]) -> Prototypes:
-        """The inverse of `pack`; refuses what `pack` cannot have made."""
+        """The inverse of `pack`; an error for tensors that `pack` cannot return."""
         shape, rows = packed["shape"].tolist(), packed["rows"].long()
         if (
             len(shape) != 3
@@ -107,7 +108,8 @@ class Prototypes(NamedTuple):
             or packed["support"].shape != rows.shape
         ):
             raise ValueError(
-                f"prototypes of shape {shape} do not fit {tuple(packed['mean'].shape)} means for {len(rows)} rows"
+                f"prototypes of shape {shape} do not match means of shape {tuple(packed['mean'].shape)} and "
+                f"support of shape {tuple(packed['support'].shape)} for {len(rows)} rows"
             )
         classes, modes, dim = shape
         if len(rows) and (rows.min() < 0 or rows.max() >= classes * modes or len(rows.unique()) < len(rows)):
@@ -118,12 +120,12 @@ class Prototypes(NamedTuple):
 
 
 def first_prototypes(state: Any) -> Prototypes | None:
-    """The first prototypes in a state, if it has any."""
+    """The first prototypes in a state, or None."""
     if isinstance(state, Prototypes):
         return state
     return next(filter(None, map(first_prototypes, state)), None) if isinstance(state, tuple) else None
 
 
-def ratio(a: Tensor, b: Tensor) -> Tensor:
-    """a / b; where b is 0, a."""
-    return a / torch.where(b > 0, b, 1)
+def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient; the numerator itself where the denominator is not positive."""
+    return numerator / torch.where(denominator > 0, denominator, 1)

@@ -1,7 +1,7 @@
-"""A client's round: the batch schedule, the phases, and the optimiser's step.
+"""The local training of one client: the batch schedule, the phases, and the optimiser.
 
-Everything here is written for one client. What an engine may map over clients is pure: `Optimiser.step` and the
-method's `loss`.
+Everything here is written for one client. Engines may map `Optimiser.step` and the method's `loss` over many clients,
+so both must be pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from protofed import draws
 from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
 from protofed.errors import UserError
-from protofed.examples import Change, changer
+from protofed.examples import Augmentation, augmenter
 from protofed.net import selected
 
 if TYPE_CHECKING:
@@ -31,25 +31,25 @@ class TrainSection:
     """The [train] section: how every client trains."""
 
     epochs: Annotated[int, Ge(0)] = 1
-    """local epochs in a round"""
+    """local epochs per round"""
     batch: Annotated[int, Ge(1)] = 8
-    """examples in a batch"""
+    """examples per batch"""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    """sgd or adam; a new one in every round"""
+    """sgd or adam; its state starts from zero in every round"""
     lr: Annotated[float, Gt(0)] = 0.05
-    """the learning rate"""
+    """learning rate"""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.5
-    """of sgd; adam has its own"""
+    """momentum of sgd; adam ignores it"""
     decay: Annotated[float, Gt(0), Le(1)] = 1.0
     """the learning rate of round t = 0, 1, ... is lr * decay^t"""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """how strongly weights are drawn to 0: added to the gradient, times the weight"""
+    """L2 penalty: the gradient of each weight is increased by this number times the weight"""
     clip: Annotated[float, Ge(0)] = 0.0
-    """the largest L2 norm of a gradient; 0: as it comes"""
+    """largest L2 norm of the gradient of all parameters; larger gradients are scaled down; 0: no limit"""
     drop_last: bool = False
-    """leave out an epoch's last, short batch (never its only one)"""
-    augment: tuple[Change, ...] = ()
-    """what is done to training images: "crop" (shifted by up to an eighth of the side), "flip" (mirrored), or both"""
+    """whether to skip the last batch of an epoch if it is short, unless it is the only one"""
+    augment: tuple[Augmentation, ...] = ()
+    """random changes of training images: "crop" (shifted by up to an eighth of the side), "flip" (mirrored), or both"""
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
@@ -57,27 +57,29 @@ class TrainSection:
 
 
 def batch_schedule(
-    site: Site, examples: int, phases: Sequence[Phase], training: TrainSection, purpose: str = "batches"
+    site: Site, num_examples: int, phases: Sequence[Phase], training: TrainSection, purpose: str = "batches"
 ) -> list[list[list[Tensor]]]:
-    """For each phase and each of its epochs the batches, as positions; every epoch is a permutation of its own."""
+    """Per phase and epoch the batches, as positions of examples. Every epoch is a new permutation."""
     generator = site.generator(purpose)
-    if site.net.batch_norm and training.batch == 1:
+    if site.net.has_batch_norm and training.batch == 1:
         raise UserError(
-            f"train.batch: got 1, but net {site.net.name} has batch norm, for which one example has no statistics. "
+            f"train.batch: got 1, but net {site.net.name} has batch norm, which needs at least 2 examples per batch. "
             "Use 2 or more."
         )
 
     def epoch() -> list[Tensor]:
-        batches = list(torch.randperm(examples, generator=generator).split(training.batch)) if examples else []
+        if not num_examples:
+            return []
+        batches = list(torch.randperm(num_examples, generator=generator).split(training.batch))
         short = len(batches) > 1 and len(batches[-1]) < training.batch
-        lonely = site.net.batch_norm and examples and len(batches[-1]) == 1  # one example has no statistics
-        return batches[:-1] if (short and training.drop_last) or lonely else batches
+        too_small = site.net.has_batch_norm and len(batches[-1]) == 1  # batch norm has no statistics of one example
+        return batches[:-1] if (short and training.drop_last) or too_small else batches
 
     return [[epoch() for _ in range(phase.epochs)] for phase in phases]
 
 
 class Optimiser(NamedTuple):
-    """A pure optimiser: (parameters, gradients, state) -> (parameters, state), one client's at a time."""
+    """A pure optimiser of one client: (parameters, gradients, state) -> (parameters, state)."""
 
     training: TrainSection
     lr: float | Tensor
@@ -95,50 +97,51 @@ class Optimiser(NamedTuple):
 
     def step(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
         """One step: clip the gradient of all parameters together, add weight decay, then SGD with momentum or Adam."""
-        how = self.training
-        if how.clip:
+        training = self.training
+        if training.clip:
             norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
-            factor = (how.clip / (norm + 1e-6)).clamp(max=1)
+            factor = (training.clip / (norm + 1e-6)).clamp(max=1)
             grads = {name: grad * factor for name, grad in grads.items()}
-        if how.weight_decay:
-            grads = {name: grad + how.weight_decay * params[name] for name, grad in grads.items()}
-        move = self.sgd if how.optimiser == "sgd" else self.adam
-        return move(params, grads, state)
+        if training.weight_decay:
+            grads = {name: grad + training.weight_decay * params[name] for name, grad in grads.items()}
+        update = self._sgd if training.optimiser == "sgd" else self._adam
+        return update(params, grads, state)
 
-    def sgd(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
+    def _sgd(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
         velocity = {name: self.training.momentum * state["velocity"][name] + grad for name, grad in grads.items()}
         return {name: value - self.lr * velocity[name] for name, value in params.items()}, {"velocity": velocity}
 
-    def adam(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
-        b1, b2, tiny = 0.9, 0.999, 1e-8
+    def _adam(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
+        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
         count = state["count"][""] + 1
-        first = {name: b1 * state["first"][name] + (1 - b1) * grad for name, grad in grads.items()}
-        second = {name: b2 * state["second"][name] + (1 - b2) * grad.square() for name, grad in grads.items()}
-        size, root = self.lr / (1 - b1**count), (1 - b2**count).sqrt()
-        moved = {
-            name: value - size * first[name] / (second[name].sqrt() / root + tiny) for name, value in params.items()
+        first = {name: beta1 * state["first"][name] + (1 - beta1) * grad for name, grad in grads.items()}
+        second = {name: beta2 * state["second"][name] + (1 - beta2) * grad.square() for name, grad in grads.items()}
+        rate, correction = self.lr / (1 - beta1**count), (1 - beta2**count).sqrt()
+        new_params = {
+            name: value - rate * first[name] / (second[name].sqrt() / correction + epsilon)
+            for name, value in params.items()
         }
-        return moved, {"first": first, "second": second, "count": {"": count}}
+        return new_params, {"first": first, "second": second, "count": {"": count}}
 
 
 @dataclass
 class Outcome:
-    """What training gave: parameters, the terms of the loss summed over examples, and what was observed."""
+    """The result of a client's training."""
 
     params: Params
     steps: int = 0
     examples_seen: float = 0.0
-    terms: dict[str, Tensor] = field(default_factory=dict)
-    observed: tuple[Tensor, ...] = ()
+    terms: dict[str, Tensor] = field(default_factory=dict)  # the terms of the loss, summed over the examples seen
+    observed: tuple[Tensor, ...] = ()  # `Loss.observed`, summed over the steps of the last epoch
 
-    def add_step(self, loss: Loss, examples: int) -> None:
-        """Add the loss of a step over a number of examples."""
+    def add_step(self, loss: Loss, num_examples: int) -> None:
+        """Add the loss of one step."""
         self.steps += 1
-        self.examples_seen += examples
+        self.examples_seen += num_examples
         for name, value in loss.terms.items():
-            self.terms[name] = self.terms.get(name, 0) + value.detach() * examples
-        fresh = tuple(value.detach() for value in loss.observed)
-        self.observed = tuple(a + b for a, b in zip(self.observed, fresh, strict=True)) if self.observed else fresh
+            self.terms[name] = self.terms.get(name, 0) + value.detach() * num_examples
+        new = tuple(value.detach() for value in loss.observed)
+        self.observed = tuple(a + b for a, b in zip(self.observed, new, strict=True)) if self.observed else new
 
 
 def train_client(
@@ -152,30 +155,33 @@ def train_client(
     training: TrainSection,
     purpose: str = "batches",
 ) -> Outcome:
-    """Train one client from `start`: the specification that every engine must equal."""
+    """Train one client from the parameters `start`. This is the specification that every engine must match.
+
+    `down` is what `Method.prepare` returned. `purpose` separates the draws of training from those of tuning.
+    """
     net, outcome = site.net, Outcome({name: value.clone() for name, value in start.items()})
-    plan = batch_schedule(site, len(data), phases, training, purpose)
+    schedule = batch_schedule(site, len(data), phases, training, purpose)
     optimiser = Optimiser(training, training.rate(site.round))
     with in_training(net):
-        for phase, epochs in zip(phases, plan, strict=True):
-            moving = trainable_names(net, start, phase)
-            state = optimiser.start({name: outcome.params[name] for name in moving})
+        for phase, epochs in zip(phases, schedule, strict=True):
+            names = trainable_names(net, start, phase)
+            state = optimiser.start({name: outcome.params[name] for name in names})
             for batches in epochs:
-                outcome.observed = ()  # what is reported is the last epoch's
+                outcome.observed = ()  # only the last epoch is reported
                 for positions in batches:
-                    spot = (site.round, site.client, outcome.steps)
-                    change = changer(training.augment, draws.derive(site.seed, purpose, "augment", *spot))
-                    batch = Batch.of(*data.take(positions, change))
-                    leaves = {name: outcome.params[name].detach().requires_grad_() for name in moving}
-                    key = draws.derive(site.seed, purpose, "dropout", *spot)
+                    step = (site.round, site.client, outcome.steps)
+                    augment = augmenter(training.augment, draws.derive(site.seed, purpose, "augment", *step))
+                    batch = Batch.of(*data.take(positions, augment))
+                    trainable = {name: outcome.params[name].detach().requires_grad_() for name in names}
+                    key = draws.derive(site.seed, purpose, "dropout", *step)
                     with draws.DerivedDropout(torch.tensor(key)):
-                        loss = method.loss(net, outcome.params | leaves, batch, down, kept)
+                        loss = method.loss(net, outcome.params | trainable, batch, down, kept)
                     grads = torch.autograd.grad(
-                        loss.total, list(leaves.values()), allow_unused=True, materialize_grads=True
+                        loss.total, list(trainable.values()), allow_unused=True, materialize_grads=True
                     )
                     with torch.no_grad():
-                        moved, state = optimiser.step(leaves, dict(zip(moving, grads, strict=True)), state)
-                    outcome.params |= {name: value.detach() for name, value in moved.items()}
+                        new_params, state = optimiser.step(trainable, dict(zip(names, grads, strict=True)), state)
+                    outcome.params |= {name: value.detach() for name, value in new_params.items()}
                     outcome.add_step(loss, len(positions))
     return outcome
 
@@ -183,7 +189,7 @@ def train_client(
 def take_part(
     method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection
 ) -> tuple[Trained[Any, Any], Outcome]:
-    """A client's round: it receives, checks, trains; what it keeps and uploads is up to the method."""
+    """A client's round up to the end of training: it receives the message, checks the parameters, and trains."""
     start = method.receive(kept, down)
     client.net.check(start)
     phases = method.phases(training.epochs)
@@ -194,7 +200,7 @@ def take_part(
 def as_trained(
     client: Client, kept: Any, down: Any, start: Params, outcome: Outcome, training: TrainSection
 ) -> Trained[Any, Any]:
-    """A client after its training."""
+    """The view of a client after its training that the method's hooks get."""
     return Trained(
         **vars(client),
         kept=kept,
@@ -208,7 +214,7 @@ def as_trained(
 
 
 def params_for_testing(method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection) -> Params:
-    """The parameters a client is tested with: those it would start from, tuned if the method does that."""
+    """The parameters that a client is tested with: those it would start from, after tuning if the method tunes."""
     params = method.receive(kept, down)
     client.net.check(params)
     phases = method.tune(training.epochs)
@@ -221,19 +227,25 @@ def params_for_testing(method: AnyMethod, client: Client, kept: Any, down: Any, 
 
 
 def trainable_names(net: Net, params: Params, phase: Phase) -> list[str]:
-    """The names of what trains in a phase, sorted: a file may give them back in another order."""
-    moving = {name for part in phase.trains for name in selected(params, part)}
-    names = [name for name in sorted(moving) if net.trains(name, params[name])]
+    """The names of the parameters that train in a phase. They are sorted, because files do not keep an order."""
+    in_phase = {name for part in phase.trains for name in selected(params, part)}
+    names = [name for name in sorted(in_phase) if net.trains(name, params[name])]
     if not any(net.trains(name, value) for name, value in params.items()):
-        raise UserError(f"net {net.name} has no parameter that can train: all of them are frozen.")
+        raise UserError(
+            f"net {net.name} has no parameter that can train: all of them are frozen. "
+            "Set requires_grad=True for some of them."
+        )
     if not names:
-        raise UserError(f"A phase trains {phase.trains}, but {net.name} has only {', '.join(sorted(params))}.")
+        raise UserError(
+            f"A phase trains {phase.trains}, but {net.name} has only {', '.join(sorted(params))}. "
+            "Use the beginnings of these names."
+        )
     return names
 
 
 @contextmanager
 def in_training(net: Net) -> Iterator[None]:
-    """Dropout and batch norm behave as in training, and nothing may draw from a global generator."""
+    """Inside this block, dropout and batch norm are in training mode, and draws from global generators are errors."""
     net.train(True)
     try:
         with draws.no_global_draws(f"net {net.name}"):

@@ -1,4 +1,4 @@
-"""The command `protofed`. Heavy imports wait until a command needs them."""
+"""The command `protofed`. Modules that take long to import are imported inside the commands that need them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import Annotated, Optional
 import typer
 
 from protofed import __version__
-from protofed.cli.data import data_app as data_app
+from protofed.cli.arguments import AsJson, ExperimentFile, Sets, option
+from protofed.cli.data import data_app
 from protofed.cli.draw import draw_command
 from protofed.cli.measure import measure_command
 from protofed.cli.models import export_command, join_command, predict_command
 from protofed.cli.pretrain import pretrain_command
 from protofed.cli.prototypes import prototypes_command
 from protofed.cli.reproduce import reproduce_command
+from protofed.cli.stopping import advice_if_stopped, system_message
 from protofed.cli.sweep import sweep_command
 from protofed.errors import UserError
 
@@ -28,30 +30,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Prototype-based federated learning for clients that differ in data, labels, models and machines.",
-    epilog="Start with `protofed run`: fedproto on digits, 20 clients, a few seconds. Then `protofed list`.",
+    epilog="Start with `protofed run`: FedProto on digits with 20 clients, in a few seconds. Then see `protofed list`.",
 )
 
 
-Sets = Annotated[
-    Optional[list[str]],
-    typer.Option(
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-        help="Change a value, e.g. --set train.lr=0.1; a new name drops the old one's options.",
-    ),
-]
-
-
-def version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"protofed {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def main(
-    show: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and stop.")
+    version: Annotated[
+        bool, option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -60,47 +52,48 @@ def main(
 @app.command("list")
 def list_(
     kind: Annotated[
-        Optional[str], typer.Argument(help="methods, datasets, partitions, nets or recipes; all of them if left out")
+        Optional[str],
+        typer.Argument(help="methods, datasets, partitions, nets or recipes. Without one: all of them."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what there is: methods, datasets, partitions, nets, recipes, with their options and defaults."""
+    """Show the available methods, datasets, partitions, nets and recipes, with their options and defaults."""
     from protofed.cli.listing import KINDS, list_entries
     from protofed.errors import did_you_mean
     from protofed.experiment.options import toml_value
 
     if kind is not None and kind not in KINDS:
-        raise UserError(f"There is no list of {kind!r}. {did_you_mean(kind, KINDS)}")
+        raise UserError(f'There is no list "{kind}". {did_you_mean(kind, KINDS)}')
     lists = {name: list_entries(name) for name in ([kind] if kind else KINDS)}
     if as_json:
         print(json.dumps(lists[kind] if kind else lists, indent=2))
         return
     for name, entries in lists.items():
         print(f"{name}:")
-        wide = max((len(entry["name"]) for entry in entries), default=0)
+        width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:<{wide}}  {entry['about']}")
+            print(f"  {entry['name']:<{width}}  {entry['about']}")
             options = ", ".join(f"{key}={toml_value(value)}" for key, value in entry["options"].items())
             if options:
-                print(f"  {'':<{wide}}    {options}")
+                print(f"  {'':<{width}}    {options}")
 
 
 @app.command()
 def run(
-    file: Annotated[
-        Optional[Path], typer.Argument(help="The experiment, TOML; none: fedproto on digits, 20 clients, nway.")
-    ] = None,
+    file: ExperimentFile = None,
     sets: Sets = None,
-    out: Annotated[
-        Optional[Path], typer.Option("--out", help="The run folder to write; default: a new one in runs/.")
-    ] = None,
+    out: Annotated[Optional[Path], option("--out", help="Run folder to write. Default: a new one in runs/.")] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue the run in --out, bit for bit; --set run.rounds=N for more rounds."),
+        option(
+            "--resume",
+            help="Continue the run in --out; the result is identical to an uninterrupted run. "
+            "--set run.rounds=N adds rounds.",
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, option("--quiet", help="Print only errors.")] = False,
 ) -> None:
-    """Run a federation and write a run folder."""
+    """Run an experiment and write a run folder."""
     from rich.console import Console
 
     from protofed.cli.screen import Screen, run_verdict, say
@@ -111,27 +104,27 @@ def run(
     if resume:
         if out is None or file is not None:
             raise UserError(
-                "--resume continues the run in --out with its own config.toml: give --out, and no experiment file."
+                "--resume continues the run in --out with the config.toml of that folder: "
+                "give --out, and no experiment file."
             )
-        config = Config.load(Folder.old(out).path / "config.toml", sets or ())
+        folder = out
+        config = Config.load(Folder.existing(folder).path / "config.toml", sets or ())
     else:
         config = Config.load(file, sets or ())
-        out = out or fresh(f"{config.method_name}-{config.data.name}")
+        folder = out or _new_run_folder(f"{config.method_name}-{config.data.name}")
+
+    def advice() -> str:
+        started = (folder / "config.toml").exists()
+        return f"Continue with: protofed run --resume --out {shlex.quote(str(folder))}" if started else ""
+
     console = Console(quiet=quiet)
-    try:
-        with Screen(console) as screen:
-            result = run_experiment(config, out, resume=resume, watchers=[screen])
-    except (KeyboardInterrupt, OSError) as stopped:
-        asked = isinstance(stopped, KeyboardInterrupt)
-        print("\nInterrupted." if asked else f"protofed: {trouble(stopped)}", file=sys.stderr)
-        if (out / "config.toml").exists():
-            print(f"Continue with: protofed run --resume --out {shlex.quote(str(out))}", file=sys.stderr)
-        raise typer.Exit(130 if asked else 1) from None
+    with advice_if_stopped(advice), Screen(console) as screen:
+        result = run_experiment(config, folder, resume=resume, watchers=[screen])
     say(console, run_verdict(result))
 
 
-def fresh(name: str) -> Path:
-    """A folder in runs/ that is not there yet."""
+def _new_run_folder(name: str) -> Path:
+    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist yet."""
     number = 1
     while (path := Path("runs") / f"{name}-{number}").exists():
         number += 1
@@ -140,10 +133,10 @@ def fresh(name: str) -> Path:
 
 @app.command()
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: accuracy by head and by prototype, spread over clients, cost."""
+    """Compare runs: accuracy by head and by prototype, its spread over clients, and cost."""
     from rich.console import Console
 
     from protofed.cli.compare import EXPLAINED, by_setting, collect, compare_table, over_seeds, remarks
@@ -164,10 +157,10 @@ def compare(
 
 @app.command()
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The file to write; never an existing one.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="File to write. It must not exist yet.")],
     sets: Sets = None,
 ) -> None:
-    """Write an experiment file with every key, its default and what it means."""
+    """Write an experiment file with every key, its default and its meaning."""
     from protofed.cli.template import template
     from protofed.experiment.config import Config
     from protofed.experiment.folder import must_be_new, write_atomically
@@ -176,7 +169,7 @@ def init(
     file.parent.mkdir(parents=True, exist_ok=True)
     text = template(Config.load(None, sets or ()), str(file))
     write_atomically(file, text.encode())
-    print(f"Written to {file}. Change it, then: protofed run {shlex.quote(str(file))}")
+    print(f"Written to {file}. Edit it, then run: protofed run {shlex.quote(str(file))}")
 
 
 app.add_typer(data_app, name="data")
@@ -192,21 +185,15 @@ app.command("sweep")(sweep_command)
 
 
 def entry() -> None:
-    """Run the command; a user's error is a message, not a traceback."""
+    """Run the command. Errors of the user and of the operating system are messages, not tracebacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no ± still gets the figures
+            stream.reconfigure(errors="replace")  # a terminal that cannot show ± still gets the numbers
     try:
         app()
     except UserError as problem:
         print(f"protofed: {problem}", file=sys.stderr)
         sys.exit(2)
     except OSError as problem:
-        print(f"protofed: {trouble(problem)}", file=sys.stderr)
+        print(f"protofed: {system_message(problem)}", file=sys.stderr)
         sys.exit(1)
-
-
-def trouble(problem: BaseException) -> str:
-    """What the system complains of."""
-    what, where = getattr(problem, "strerror", None) or problem, getattr(problem, "filename", None)
-    return f"{what}: {where}." if where else f"{what}."

@@ -1,4 +1,4 @@
-"""Runs side by side: accuracy by head and by prototype, spread over clients, cost."""
+"""The tables of `protofed compare`: accuracy by head and by prototype, spread over clients, cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PERSONAL = {"PM(V)": "v", "PM(L)": "l"}
-"""Columns of runs with eval.personal, in which they take the place of the time."""
+"""Columns for runs with eval.personal, and their keys in result.json. They replace the column of the time."""
 
 
 def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _setting(path: Path) -> str:
-    """The same for runs that differ in nothing but the seed."""
+    """A key that is equal for runs that differ only in their seed."""
     file = path / "config.toml"
     if not file.exists():
         return str(path)
@@ -49,15 +49,18 @@ def _setting(path: Path) -> str:
 
 
 def _cells(result: dict[str, Any]) -> dict[str, str]:
-    """A run in words."""
-    cost, shared, own = result["cost"], result["global"]["accuracy"], result["personal"]
+    """The row of a run, by column."""
+    cost, server_accuracy, personal = result["cost"], result["global"]["accuracy"], result["personal"]
     return {
         "run": Path(result["run"]).name,
         "method": result["method"],
         "by head": percent(result["accuracy"]["head"]),
         "by prototype": percent(result["accuracy"]["prototype"]),
-        "server": "-" if shared is None else f"{100 * shared:.1f} %",
-        **{name: "-" if own.get(key) is None else f"{100 * own[key]:.1f} %" for name, key in _PERSONAL.items()},
+        "server": "-" if server_accuracy is None else f"{100 * server_accuracy:.1f} %",
+        **{
+            name: "-" if personal.get(key) is None else f"{100 * personal[key]:.1f} %"
+            for name, key in _PERSONAL.items()
+        },
         "sent up": f"{cost['up_params']:,}",
         "MB": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
         "time": duration(result["seconds"]["total"]),
@@ -65,83 +68,87 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
 
 
 def compare_table(results: Sequence[dict[str, Any]]) -> Table:
-    """One row a run."""
-    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """One row per run."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     rows = [_cells(result) for result in results]
-    if len({row["run"] for row in rows}) < len(rows):  # as the runs of a sweep are called
-        longer = ["/".join(Path(result["run"]).parts[-2:]) for result in results]
-        rows = [{**row, "run": name} for row, name in zip(rows, longer, strict=True)]
+    if len({row["run"] for row in rows}) < len(rows):  # the runs of a sweep have equal names in different folders
+        names = ["/".join(Path(result["run"]).parts[-2:]) for result in results]
+        rows = [{**row, "run": name} for row, name in zip(rows, names, strict=True)]
     left_out = {"time"} if any(row[name] != "-" for row in rows for name in _PERSONAL) else set(_PERSONAL)
-    shown = [name for name in rows[0] if name not in left_out]
-    for name in shown:
-        made.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")
+    columns = [name for name in rows[0] if name not in left_out]
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")
     for row in rows:
-        made.add_row(*(row[name] for name in shown))
-    return made
+        table.add_row(*(row[name] for name in columns))
+    return table
 
 
 def by_setting(results: Sequence[dict[str, Any]]) -> list[SettingRow]:
-    """Runs that differ in their seed alone, together; empty where no two do."""
+    """One row per setting, over the runs that differ only in their seed; empty if no two runs do."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         groups.setdefault(result["setting"], []).append(result)
-    if max(len(own) for own in groups.values()) < 2:
+    if max(map(len, groups.values())) < 2:
         return []
-    methods = [own[0]["method"] for own in groups.values()]
-    made = []
-    for own in groups.values():
-        method = own[0]["method"]
-        row = SettingRow(method if methods.count(method) == 1 else Path(own[0]["run"]).parent.name, {})
-        for result in own:
+    methods = [runs[0]["method"] for runs in groups.values()]
+    rows = []
+    for runs in groups.values():
+        method = runs[0]["method"]
+        row = SettingRow(method if methods.count(method) == 1 else Path(runs[0]["run"]).parent.name, {})
+        for result in runs:
             for name, value in figures_of(result):
                 row.figures.setdefault(name, {})[result["seed"]] = value
-        made.append(row)
-    return made
+        rows.append(row)
+    return rows
 
 
 def over_seeds(rows: Sequence[SettingRow]) -> Table:
-    """One row a setting: means over seeds with their intervals, and the difference to the first setting."""
-    shown = ("by head", "by prototype", "server", "validation")
-    names = [name for name in shown if any(name in row.figures for row in rows)]
-    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("setting", *names, "head, beside the first"):
-        made.add_column(name, justify="left" if name == "setting" else "right", overflow="fold")
+    """One row per setting: means over seeds with their intervals, and the difference from the first setting."""
+    columns = ("by head", "by prototype", "server", "validation")
+    names = [name for name in columns if any(name in row.figures for row in rows)]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    compared = len(rows) > 1
+    for name in ("setting", *names, *(["by head, minus the first"] if compared else [])):
+        table.add_column(name, justify="left" if name == "setting" else "right", overflow="fold")
     for row in rows:
-        intervals = [row.interval(name) for name in names]
-        gap = row.beside(rows[0], "by head") if row is not rows[0] else None
-        marked = "" if gap is None else f"{gap.percent('+')}{' *' if gap.sure else ''}"
-        made.add_row(row.setting, *(one.percent() if one else "-" for one in intervals), marked)
-    return made
+        cells = [interval.percent() if (interval := row.interval(name)) else "-" for name in names]
+        gap = row.compared_with(rows[0], "by head") if row is not rows[0] else None
+        difference = "" if gap is None else f"{gap.percent('+')}{' *' if gap.excludes_zero else ''}"
+        table.add_row(row.setting, *cells, *([difference] if compared else []))
+    return table
 
 
 EXPLAINED = (
-    "Accuracies in percent: mean over seeds ± the half-width of the 95 % interval (Student's t); differences are of "
-    "runs with the same seed, * where 0 is outside of the interval."
+    "Accuracies in percent: mean over seeds ± half-width of the 95 % confidence interval (Student's t). Differences "
+    "are taken between runs with the same seed; * marks those with an interval that excludes 0."
 )
 
 
 def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
-    """What a reader of the table must know: whether the runs can be compared at all, and what chance is."""
+    """The meaning of the columns, differences that make runs hard to compare, and the majority-class baseline."""
     notes = [
-        "By head, by prototype: mean accuracy ± spread over clients, each on its own test set. Server: the server's "
-        "own model on the balanced test set, or on all clients' where there is none. Sent up: numbers a round, from "
-        "all clients. MB: both ways, the whole run."
+        "By head, by prototype: mean accuracy ± standard deviation over clients, each on its own test set. Server: the "
+        "server's own model on the balanced test set, or on all clients' test sets if there is none. Sent up: numbers "
+        "per round, from all clients together. MB: sent in both directions during the complete run."
     ]
     if any(result["personal"].get("v") is not None for result in results):
         notes.append(
-            "PM(V), PM(L): the clients' latest models on the balanced test set, by head: the classes they hold count "
-            "the same, or as often as they hold them."
+            "PM(V), PM(L): the clients' latest models on the balanced test set, by head. The classes that a client "
+            "holds have equal weights in PM(V), and weights by their number of training examples in PM(L)."
         )
-    named = dict.fromkeys(dataset_title(result["dataset"], result.get("remark", "")) for result in results)
-    notes.append(f"Data: {', '.join(named)}.")
-    for key, what in (
+    titles = dict.fromkeys(dataset_title(result["dataset"], result.get("remark", "")) for result in results)
+    notes.append(f"Data: {', '.join(titles)}.")
+    for key, plural in (
         ("dataset", "datasets"),
         ("partition", "partitions of the data"),
         ("seed", "seeds"),
         ("rounds", "numbers of rounds"),
     ):
         if len({result[key] for result in results}) > 1:
-            notes.append(f"Careful: these runs have different {what}.")
+            notes.append(f"Careful: these runs have different {plural}.")
     if len({result["majority"] for result in results}) == 1 and results[0]["majority"] is not None:
-        notes.append(f"Always answering a client's commonest class gives {100 * results[0]['majority']:.1f} %.")
+        notes.append(
+            f"Majority-class baseline: {100 * results[0]['majority']:.1f} % "
+            "(always predicting the most frequent class of a client's test set)."
+        )
     return notes

@@ -1,25 +1,26 @@
-"""The commands about data: info, show."""
+"""The commands `protofed data info` and `protofed data show`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
+from protofed.cli.arguments import AsJson, ExperimentFile, Root, Sets, option
 from protofed.errors import UserError, did_you_mean
 
-data_app = typer.Typer(no_args_is_help=True, help="Look at datasets, and at how they are shared out.")
+data_app = typer.Typer(no_args_is_help=True, help="Look at datasets and at their partition among clients.")
 
 
 @data_app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="A dataset; `protofed list datasets` shows them.")],
-    root: Annotated[str, typer.Option("--root", help="Where its file is; default: $PROTOFED_DATA.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of a dataset; `protofed list datasets` shows them.")],
+    root: Root = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Show a dataset: shapes, classes, sizes, label histogram, and where its examples come from."""
+    """Show a dataset: shapes, classes, sizes, label histogram, and the origins of its examples."""
     from protofed.data.sources import SOURCES
     from protofed.data.summary import summarise, summary_text
 
@@ -31,13 +32,13 @@ def info(
 
 @data_app.command()
 def show(
-    file: Annotated[Optional[Path], typer.Argument(help="The experiment, TOML; none: the default one.")] = None,
-    sets: Annotated[
-        Optional[list[str]], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of it.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="The picture, .png or .svg.")] = Path("partition.png"),
+    file: ExperimentFile = None,
+    sets: Sets = None,
+    out: Annotated[Path, option("--out", help="Picture to write, .png, .svg or .pdf. It must not exist yet.")] = Path(
+        "partition.png"
+    ),
 ) -> None:
-    """Draw who holds what in an experiment: clients, classes and sizes."""
+    """Draw the partition of an experiment: how many examples of each class each client holds."""
     from protofed.experiment.config import Config
     from protofed.experiment.folder import must_be_new
     from protofed.experiment.members import Members

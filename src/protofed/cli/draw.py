@@ -1,4 +1,4 @@
-"""The command that draws runs."""
+"""The command `protofed draw`."""
 
 from __future__ import annotations
 
@@ -7,42 +7,51 @@ from typing import Annotated, Optional
 
 import typer
 
+from protofed.cli.arguments import option
 from protofed.errors import UserError, did_you_mean
 
 
 def draw_command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs; for sweep, the folder of a sweep.")
+    ],
     what: Annotated[
         str,
-        typer.Option(
+        option(
             "--what",
             help="curves, losses, cost, clients, partition, tsne, pca, similarity, embeddings, attention, margins, "
             "sweep or spiral.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The picture, .png or .svg; never an existing file.")],
+    out: Annotated[Path, option("--out", help="Picture to write, .png, .svg or .pdf. It must not exist yet.")],
     window: Annotated[
-        int, typer.Option("--window", min=1, help="curves, losses, cost: the moving average over so many rounds.")
+        int, option("--window", min=1, help="For curves, losses, cost: rounds of the moving average.")
     ] = 1,
     client: Annotated[
-        Optional[list[int]], typer.Option("--client", help="embeddings, spiral: whose; may be given several times.")
+        Optional[list[int]], option("--client", help="For embeddings, spiral: a client to show; may be repeated.")
     ] = None,
     by: Annotated[
         Optional[list[str]],
-        typer.Option("--by", help="curves, cost, clients: by head, prototype, global, ...; default: head, prototype."),
+        option(
+            "--by",
+            help="For curves, cost, clients: head, prototype, global, ...; may be repeated. Default: head, prototype.",
+        ),
     ] = None,
 ) -> None:
-    """Draw runs, at the width of a printed column; runs that differ only in their seeds are one curve with a band."""
+    """Draw runs as a picture with the width of a printed column.
+
+    In curves, runs that differ only in their seed become one curve with a band.
+    """
     from protofed.experiment.folder import must_be_new
-    from protofed.pictures.catalogue import PICTURES, Wishes
+    from protofed.pictures.catalogue import PICTURES, DrawOptions
     from protofed.pictures.style import must_be_a_picture, write_picture
 
     if what not in PICTURES:
         raise UserError(f'--what: there is no picture "{what}". {did_you_mean(what, PICTURES)}')
     must_be_new(out)
     must_be_a_picture(out)
-    wishes = Wishes(window, tuple(client or ()), tuple(by) if by else Wishes().by)
-    picture = PICTURES[what].draw([PICTURES[what].load(folder) for folder in folders], wishes)
+    options = DrawOptions(window, tuple(client or ()), tuple(by) if by else DrawOptions().by)
+    picture = PICTURES[what].draw([PICTURES[what].load(folder) for folder in folders], options)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_picture(picture, out)
     print(f"{what}: {PICTURES[what].about}. Written to {out}.")

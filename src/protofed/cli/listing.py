@@ -1,4 +1,4 @@
-"""What there is to choose from, for `protofed list`."""
+"""The entries that `protofed list` shows."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ KINDS = ("methods", "datasets", "partitions", "nets", "recipes")
 
 
 def list_entries(kind: str) -> list[dict[str, Any]]:
-    """Entries with a name, one sentence, and options with their defaults."""
+    """Entries with a name, a one-line description, and options with their defaults."""
     if kind == "recipes":
         return recipes()
     if kind == "datasets":
         return [{"name": name, "about": source.about, "options": {}} for name, source in SOURCES.items()]
     registries: dict[str, dict[str, Any]] = {"methods": METHODS, "partitions": PARTITIONS, "nets": NETS}
     return [
-        {"name": name, "about": first_line(made), "options": {f.name: f.default for f in fields(made)}}
-        for name, made in registries[kind].items()
+        {"name": name, "about": first_line(entry), "options": {field.name: field.default for field in fields(entry)}}
+        for name, entry in registries[kind].items()
     ]
 
 
 def recipes() -> list[dict[str, Any]]:
-    """The experiment files in recipes/, each with its first line."""
+    """The experiment files in recipes/, each described by its first line."""
     return [
         {
             "name": str(file),
@@ -39,5 +39,6 @@ def recipes() -> list[dict[str, Any]]:
     ]
 
 
-def first_line(thing: object) -> str:
-    return (thing.__doc__ or "").strip().partition("\n")[0]
+def first_line(described: object) -> str:
+    """The first line of a docstring."""
+    return (described.__doc__ or "").strip().partition("\n")[0]

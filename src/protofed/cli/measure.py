@@ -1,4 +1,4 @@
-"""The command that measures a finished run."""
+"""The command `protofed measure`."""
 
 from __future__ import annotations
 
@@ -6,100 +6,94 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
-import typer
-
-from protofed.cli.models import RunFolder
+from protofed.cli.arguments import AsJson, RunFolder, option
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from protofed.measures.question import Measurement
 
-_WIDEST = 24
-"""Tables with more columns are not shown."""
+_MAX_COLUMNS = 24
+"""Tables with more columns are not printed."""
 
 
 def measure_command(
     folder: RunFolder,
     what: Annotated[
         Optional[list[str]],
-        typer.Option(
+        option(
             "--what",
             metavar="NAME",
             help="classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, scatter or "
-            "similarity; several: --what again, or commas. Default: fairness, classification, cost.",
+            "similarity. For several, repeat --what or use commas. Default: fairness, classification, cost.",
         ),
     ] = None,
     client: Annotated[
-        Optional[int],
-        typer.Option("--client", show_envvar=False, help="Classification, confusion and scatter of this client only."),
+        Optional[int], option("--client", help="For classification, confusion, scatter: measure only this client.")
     ] = None,
     accuracy: Annotated[
         float,
-        typer.Option(
-            "--accuracy", show_envvar=False, min=0, max=1, help="The accuracy that the cost is counted up to."
-        ),
+        option("--accuracy", min=0, max=1, help="For cost: also count what was sent until this accuracy was reached."),
     ] = 0.9,
     beside: Annotated[
-        Optional[Path],
-        typer.Option("--beside", metavar="DIR", help="The run that discrepancy compares features with."),
+        Optional[Path], option("--beside", metavar="DIR", help="For discrepancy: the run to compare with.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure a finished run; docs/measures.md says what each measure is.
+    """Measure a finished run. docs/measures.md defines every measure.
 
-    Most need the data that the run was made with, where data.root or $PROTOFED_DATA says.
+    Most measures need the data of the run, in the folder that data.root or $PROTOFED_DATA names.
     """
     from rich.console import Console
 
     from protofed.cli.screen import say
     from protofed.experiment.folder import json_value
     from protofed.experiment.results import Result
-    from protofed.measures.on_demand import CHEAP
-    from protofed.measures.on_demand import measure as measured
+    from protofed.measures.on_demand import DEFAULT_MEASURES, measure
 
-    names = [name.strip() for word in what or () for name in word.split(",")]
-    found = measured(
+    names = [name.strip() for text in what or () for name in text.split(",")]
+    measurements = measure(
         Result.load(folder),
-        names or CHEAP,
+        names or DEFAULT_MEASURES,
         client=client,
         accuracy=accuracy,
         beside=Result.load(beside) if beside else None,
     )
     if as_json:
-        print(json.dumps(json_value({name: one._asdict() for name, one in found.items()}), indent=2))
+        as_dicts = {name: measurement._asdict() for name, measurement in measurements.items()}
+        print(json.dumps(json_value(as_dicts), indent=2))
         return
     console = Console()
     if not console.is_terminal:
-        console = Console(width=240)  # a file has room
-    for name, one in found.items():
-        say(console, f"{name}: {one.about}")
-        wide = max((len(row) for row in one.rows.values()), default=0)
-        if not one.rows:
+        console = Console(width=240)  # lines of a file may be long
+    for name, measurement in measurements.items():
+        say(console, f"{name}: {measurement.about}")
+        columns = max((len(row) for row in measurement.rows.values()), default=0)
+        if not measurement.rows:
             say(console, "There is nothing to measure.")
-        elif wide > _WIDEST:
-            say(console, f"{len(one.rows)} rows of {wide} columns are too wide to show: --json prints them.")
+        elif columns > _MAX_COLUMNS:
+            say(console, f"The table ({len(measurement.rows)} rows, {columns} columns) is too wide. Use --json.")
         else:
-            console.print(_measure_table(one))
+            console.print(_measure_table(measurement))
 
 
-def _measure_table(found: Measurement) -> Table:
-    """The figures as a person reads them."""
+def _measure_table(measurement: Measurement) -> Table:
+    """The rows of a measurement as a table."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns = list(dict.fromkeys(column for row in found.rows.values() for column in row))
-    made.add_column("", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    columns = list(dict.fromkeys(column for row in measurement.rows.values() for column in row))
+    table.add_column("", overflow="fold")
     for column in columns:
-        made.add_column(column.replace("_", " "), justify="right", overflow="fold")
-    for name, row in found.rows.items():
-        made.add_row(name, *(_format_cell(row.get(column)) for column in columns))
-    return made
+        table.add_column(column.replace("_", " "), justify="right", overflow="fold")
+    for name, row in measurement.rows.items():
+        table.add_row(name, *(_format_cell(row.get(column)) for column in columns))
+    return table
 
 
 def _format_cell(value: Any) -> str:
-    """A figure.
+    """A number with three decimals, or with three significant digits if it is very small or large.
 
     >>> [_format_cell(value) for value in (None, float("nan"), 12345, 0.98765, 0.0000321, 0.0)]
     ['-', '-', '12,345', '0.988', '3.21e-05', '0.000']

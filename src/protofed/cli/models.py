@@ -7,33 +7,29 @@ import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
-import typer
-
+from protofed.cli.arguments import AsJson, RunFolder, option
 from protofed.errors import UserError
-
-RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
 
 
 def predict_command(
     folder: RunFolder,
     source: Annotated[
-        Path, typer.Option("--input", show_envvar=False, help="Raw inputs [n, ...], .npy, like those of the data.")
+        Path, option("--input", help="Raw inputs [n, ...] (.npy), with the shape and scale of the dataset.")
     ],
     client: Annotated[
         Optional[int],
-        typer.Option(
-            "--client", show_envvar=False, help="Whose model; default: the server's if it has one, else client 0's."
-        ),
+        option("--client", help="Number of the client. Default: the server's model if it has one, otherwise client 0."),
     ] = None,
-    by: Annotated[str, typer.Option("--by", help="head or prototype; fedproto also has prototype_all.")] = "head",
+    by: Annotated[str, option("--by", help="head or prototype; fedproto also has prototype_all.")] = "head",
     out: Annotated[
-        Optional[Path], typer.Option("--out", help="Where to write the predictions, .npy: one record an input.")
+        Optional[Path], option("--out", help="File to write the predictions to (.npy), one record per input.")
     ] = None,
 ) -> None:
     """Predict with a model of a finished run.
 
-    The records have the fields `label` and `scores`; by prototype also `distance`, to the nearest prototype, and
-    `unknown`: is it farther than that class ever was in training? Without --out they are printed.
+    The records have the fields `label` and `scores`. By prototype they also have `distance`, to the nearest prototype,
+    and `unknown`, whether that distance is larger than for any training example of the class. Without --out they are
+    printed.
     """
     from protofed.experiment.results import Result
     from protofed.models import predict as predictions
@@ -41,23 +37,23 @@ def predict_command(
     if out:
         predictions.must_be_writable(out)
     result = Result.load(folder)
-    found = result.predict(predictions.read_inputs(source), client, by)
+    predicted = result.predict(predictions.read_inputs(source), client, by)
     if client is None:
-        who = "client 0" if result.state.spokesman() == 0 else "the server"
-        print(f"With {who}'s model (--client chooses another).", file=sys.stderr)
+        owner = "client 0" if result.state.default_client() == 0 else "the server"
+        print(f"Using the model of {owner}. Use --client for another one.", file=sys.stderr)
     if out:
-        predictions.write_predictions(found, out)
-        print(f"{predictions.prediction_text(found)} Written to {out}.")
+        predictions.write_predictions(predicted, out)
+        print(f"{predictions.prediction_text(predicted)} Written to {out}.")
     else:
-        print(predictions.prediction_lines(found))
+        print(predictions.prediction_lines(predicted))
 
 
 def export_command(
     folder: RunFolder,
-    client: Annotated[int, typer.Option("--client", show_envvar=False, help="Whose model.")],
+    client: Annotated[int, option("--client", help="Number of the client.")],
     out: Annotated[
         Optional[Path],
-        typer.Option("--out", help="The file, .safetensors or .onnx; default: client-I.safetensors in DIR."),
+        option("--out", help="File to write, .safetensors or .onnx. Default: client-NUMBER.safetensors in DIR."),
     ] = None,
 ) -> None:
     """Write a client's trained model for other software: a safetensors state dict, or ONNX."""
@@ -67,33 +63,35 @@ def export_command(
     path = out or folder / f"client-{client}.safetensors"
     model = Result.load(folder).state.model(client)
     write_model(model, path)
-    print(f"{model.net.name}, {sum(value.numel() for value in model.params.values()):,} numbers. Written to {path}.")
+    num_params = sum(value.numel() for value in model.params.values())
+    print(f"{model.net.name} with {num_params:,} parameters. Written to {path}.")
 
 
 def join_command(
     folder: RunFolder,
     data: Annotated[
-        Path,
-        typer.Option(
-            "--data", show_envvar=False, help="The newcomer's x and y, .npz; x_test and y_test if it has them."
-        ),
+        Path, option("--data", help="Data of the new client (.npz): x and y, optionally x_test and y_test.")
     ],
-    net: Annotated[Optional[str], typer.Option("--net", help="Its net; default: that of the run's client 0.")] = None,
+    net: Annotated[
+        Optional[str],
+        option(
+            "--net", help="Net of the new client. Default: the one of the first client with inputs of the same shape."
+        ),
+    ] = None,
     sets: Annotated[
-        Optional[list[str]], typer.Option("--set", metavar="NET.KEY=VALUE", help="An option of --net.")
+        Optional[list[str]], option("--set", metavar="NET.KEY=VALUE", help="Option of the net; may be repeated.")
     ] = None,
     start: Annotated[
-        Optional[Path], typer.Option("--start", help="Layers to start from, .safetensors; the others are random.")
+        Optional[Path],
+        option("--start", help="Layers to start from (.safetensors). The others are initialised at random."),
     ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", show_envvar=False, min=1, help="How long it trains.")] = 10,
-    out: Annotated[
-        Optional[Path], typer.Option("--out", help="Where to write its model, .safetensors or .onnx.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    epochs: Annotated[int, option("--epochs", min=1, help="Number of training epochs.")] = 10,
+    out: Annotated[Optional[Path], option("--out", help="File to write its model to, .safetensors or .onnx.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Let a new client join a finished run: it takes the prototypes of its classes, and fine-tunes.
+    """Let a new client join a finished run: it receives the prototypes of its classes and fine-tunes its model.
 
-    Says how good it gets, beside training alone from the same layers for the same steps.
+    The command reports its accuracy, and that of training alone from the same layers for the same number of steps.
     """
     from protofed.experiment.config import Config
     from protofed.experiment.results import Result
@@ -103,17 +101,18 @@ def join_command(
 
     if out:
         must_be_exportable(out)
-    if strange := [word for word in sets or () if not word.startswith("net.")]:
-        raise UserError(f"--set {strange[0]}: only the newcomer's net can be changed, by --set net.key=value.")
-    words = [*([f"net.name={net}"] if net else []), *(sets or [])]
-    found = newcomer.join_run(
+    for setting in sets or ():
+        if not setting.startswith("net."):
+            raise UserError(f"--set {setting}: only options of the new client's net can be set: --set net.key=value.")
+    settings = [*([f"net.name={net}"] if net else []), *(sets or [])]
+    joined = newcomer.join_run(
         Result.load(folder),
         *newcomer.read_newcomer(data),
-        net=Config.load(None, words).nets[0] if words else None,
+        net=Config.load(None, settings).nets[0] if settings else None,
         layers=weights.read_weights(start) if start else None,
         epochs=epochs,
     )
-    print(json.dumps(found.figures(), indent=2) if as_json else found.told())
+    print(json.dumps(joined.figures(), indent=2) if as_json else joined.text())
     if out:
-        write_model(found.model, out)
+        write_model(joined.model, out)
         print(f"Written to {out}.", file=sys.stderr if as_json else sys.stdout)

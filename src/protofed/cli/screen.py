@@ -1,10 +1,10 @@
-"""What a person sees of a run: a live table on a terminal, plain lines elsewhere, a verdict at the end."""
+"""What the user sees of a run: a live table on a terminal, plain lines elsewhere, and a verdict at the end."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from protofed.experiment.watchers import Watcher
-from protofed.experiment.wording import duration, many, percent
+from protofed.experiment.wording import duration, percent, quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,18 +22,27 @@ if TYPE_CHECKING:
     from protofed.experiment.results import Result, RoundRow
     from protofed.studies.sweep import SweepRun
 
-_SHOWN = 12
+_ROWS_SHOWN = 12
+"""Rounds in the live table."""
+_ROUNDS_TIMED = 20
+"""Rounds from which the time left is estimated."""
+_WAYS = {
+    "head": "by head",
+    "prototype": "by the nearest prototype",
+    "prototype_all": "by the nearest prototype among all classes",
+    "prototype_own": "by the nearest prototype among the client's classes",
+}
 
 
 class Screen(Watcher):
-    """Shows a run while it goes; use it as a context manager."""
+    """Shows a run while it goes on; use it as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.last: deque[RoundRow] = deque(maxlen=_SHOWN)
+        self.last: deque[RoundRow] = deque(maxlen=_ROWS_SHOWN)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self.total = 0
-        self.spent: list[float] = []
+        self.seconds: deque[float] = deque(maxlen=_ROUNDS_TIMED)
 
     def __enter__(self) -> Screen:
         if self.live:
@@ -47,53 +56,53 @@ class Screen(Watcher):
             self.live.stop()
 
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
-        done = len(rounds)
-        self.total = config.run.rounds
+        done, self.total = len(rounds), config.run.rounds
         sizes, sample = [len(train) for train in members.train], config.run.sample
-        each = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
+        size_range = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
         nets = ", ".join(dict.fromkeys(net.name for net in members.nets))
-        told = f" ({config.engine.reason})" if config.engine.reason else ""
+        reason = f" ({config.engine.reason})" if config.engine.reason else ""
         say(
             self.console,
-            f"{config.method_name} on {members.title}: {many(len(members), 'client')}, "
-            f"{sample if isinstance(sample, int) else f'{sample:.0%}'} of them a round ({config.partition_name}, "
-            f"{each} training examples each, {sum(sizes):,} in all), net {nets}, engine {config.engine.name}{told}",
+            f"{config.method_name} on {members.title}: {quantity(len(members), 'client')}, "
+            f"{sample if isinstance(sample, int) else f'{100 * sample:g} %'} of them per round; "
+            f"partition {config.partition_name}, {size_range} training examples per client, {sum(sizes):,} in total; "
+            f"net {nets}; engine {config.engine.name}{reason}",
         )
         for note in notes:
             say(self.console, note)
         if done:
             say(
                 self.console,
-                f"resuming after round {done}" if done < self.total else f"all {done} rounds are done already",
+                f"Resuming after round {done}." if done < self.total else f"All {done} rounds are already done.",
             )
 
     def round(self, row: RoundRow) -> None:
-        self.spent.append(row["seconds"])
+        self.seconds.append(row["seconds"])
         self.last.append(row)
         if row["rejected"]:
-            reasons: dict[str, list[str]] = {}
+            clients_by_reason: dict[str, list[str]] = {}
             for client, reason in row["rejected"].items():
-                reasons.setdefault(reason, []).append(client)
-            told = "; ".join(f"{reason}: clients {', '.join(clients)}" for reason, clients in reasons.items())
+                clients_by_reason.setdefault(reason, []).append(client)
+            reasons = "; ".join(
+                f"{reason}: client{'s' if len(clients) > 1 else ''} {', '.join(clients)}"
+                for reason, clients in clients_by_reason.items()
+            )
             say(
                 self.console,
-                f"round {row['round']}: {len(row['rejected'])} of {len(row['clients'])} uploads rejected ({told})",
+                f"round {row['round']}: {len(row['rejected'])} of {len(row['clients'])} uploads rejected ({reasons})",
             )
         if self.live:
             self.live.update(self.table(), refresh=True)
         else:
-            say(
-                self.console,
-                "  ".join(f"{name} {value}" for name, value in {**self.cells(row), "left": self.left()}.items()),
-            )
+            cells = {**self.cells(row), "left": self.time_left()}
+            say(self.console, "  ".join(f"{name} {value}" for name, value in cells.items()))
 
-    def left(self) -> str:
-        """How long the remaining rounds will take, if they are like the last ones."""
-        recent = self.spent[-20:]
-        return duration(sum(recent) / len(recent) * (self.total - self.last[-1]["round"]))
+    def time_left(self) -> str:
+        """The time that the remaining rounds take if they are as fast as the last ones."""
+        return duration(sum(self.seconds) / len(self.seconds) * (self.total - self.last[-1]["round"]))
 
     def cells(self, row: RoundRow) -> dict[str, str]:
-        """A round in words."""
+        """The row of a round, by column."""
 
         def accuracy(way: str) -> str:
             return percent({"mean": row[f"accuracy_{way}"], "std": row[f"accuracy_{way}_std"]})
@@ -108,8 +117,11 @@ class Screen(Watcher):
 
     def table(self) -> Table:
         """The last rounds."""
-        about = "Loss terms; accuracy ± spread over clients, each on its own test set; numbers sent up."
-        table = Table(caption=f"{about}\nTime left: {self.left()}")
+        about = (
+            "Terms of the loss; accuracy ± standard deviation over clients, each on its own test set; "
+            "numbers sent by all clients."
+        )
+        table = Table(caption=f"{about}\nTime left: {self.time_left()}")
         for name in self.cells(self.last[-1]):
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.last:
@@ -118,82 +130,90 @@ class Screen(Watcher):
 
 
 class Progress:
-    """How far many runs are; those that were there already do not count for the estimate."""
+    """Reports the progress of many runs. The time left is estimated from the runs that were not done before."""
 
     def __init__(self, console: Console, jobs: Sequence[SweepRun]) -> None:
         self.console, self.ended, self.began = console, 0, time.perf_counter()
-        self.there = {job.out for job in jobs if (job.out / "result.json").exists()}
-        self.fresh = len(jobs) - len(self.there)
-        say(console, f"{many(len(jobs), 'run')}, {self.fresh} to be made, two at a time")
+        self.done_before = {job.out for job in jobs if (job.out / "result.json").exists()}
+        self.to_do = len(jobs) - len(self.done_before)
+        say(console, f"{quantity(len(jobs), 'run')}, {self.to_do} to do{', two at a time' if self.to_do > 1 else ''}")
 
-    def told(self, job: SweepRun, result: dict[str, Any]) -> None:
-        """One of them has ended."""
-        if job.out in self.there:
+    def run_ended(self, job: SweepRun, result: dict[str, Any]) -> None:
+        if job.out in self.done_before:
             return
         self.ended += 1
-        left = (time.perf_counter() - self.began) / self.ended * (self.fresh - self.ended)
+        left = (time.perf_counter() - self.began) / self.ended * (self.to_do - self.ended)
         accuracy = percent(result["accuracy"]["head"])
         say(
             self.console,
-            f"{self.ended}/{self.fresh}  {job.setting}, seed {job.seed}: {accuracy} by head  left {duration(left)}",
+            f"{self.ended}/{self.to_do}  {job.setting}, seed {job.seed}: {accuracy} by head  left {duration(left)}",
         )
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is; only a terminal folds it, between words."""
+    """Print a text without markup. Only a terminal folds its lines, between words."""
     console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def run_verdict(result: Result) -> str:
-    """Three lines: how good, whether that is anything, and at what cost; then what was written."""
+    """Three lines: accuracy, comparison with the majority-class baseline, cost. A fourth names the files."""
     summary: dict[str, Any] = result.summary
-    said = {
-        "head": "by head",
-        "prototype": "by the nearest prototype",
-        "prototype_all": "among all classes",
-        "prototype_own": "among own classes",
-    }
     accuracies = {way: spread for way, spread in summary["accuracy"].items() if spread}
-    told = (
-        ", ".join(f"{percent(spread)} {said.get(way, way)}" for way, spread in accuracies.items())
-        or "nothing to test on"
-    )
-    best = max((spread["mean"] for spread in accuracies.values()), default=0.0)
-    majority = summary["majority"] or 0.0
-    gain = 100 * (best - majority)
-    if any(value is None or value != value for value in summary["loss"].values()):
-        learned = "but the loss is not finite: the run has diverged. Try a smaller train.lr, or train.clip"
-    elif majority > 0.99:
-        learned = "there is nothing to beat"
-    elif gain > 0:
-        learned = f"this is {'only ' if gain < 5 else ''}{gain:.1f} points better"
-    else:
-        learned = "this is no better: look at the loss, train.lr and run.rounds"
-    if summary["rejected"]:
-        learned += f". {summary['rejected']:,} uploads were rejected; rounds.jsonl says why"
-    shared = summary["global"]["accuracy"]
-    server = f" The server's own model: {100 * shared:.1f} % on the balanced test set." if shared is not None else ""
-    own = summary["personal"]
-    whose = "the last round's clients'" if own["clients"] == "round" else "the clients'"
-    if own["v"] is not None:
-        equal, alike = (f"{100 * own[key]:.1f} % ± {100 * own[f'{key}_std']:.1f}" for key in ("v", "l"))
-        held = f"{equal} on the classes they hold, {alike} if these count as often as they hold them"
-        server += f" On the balanced test set {whose} latest models have {held}."
-    cost, seconds = summary["cost"], summary["seconds"]
     lines = [
-        f"{summary['method']} on {result.state.members.title} after {many(summary['rounds'], 'round')}: {told} "
-        f"(± is the spread over {many(summary['clients'], 'client')}).",
-        f"Always answering a client's commonest class gives {100 * majority:.1f} %; {learned}.{server}",
-        f"A round sends on average {cost['up_params']:,} numbers up from all clients and {cost['down_params']:,} down; "
-        f"{many(summary['rounds'], 'round')} took {duration(seconds['total'])} ({seconds['per_round']:.2f} s each).",
+        f"{summary['method']} on {result.state.members.title} after {quantity(summary['rounds'], 'round')}: "
+        + _accuracy_text(accuracies, summary["clients"], result.state.config.eval.reporting),
+        " ".join(_judgements(summary, max((spread["mean"] for spread in accuracies.values()), default=0.0))),
+        _cost_text(summary),
     ]
     if result.folder:
-        files = ", ".join(
-            sorted(
-                path.name + ("/" if path.is_dir() else "")
-                for path in result.folder.iterdir()
-                if not path.name.startswith(".")
-            )
+        paths = [path for path in result.folder.iterdir() if not path.name.startswith(".")]
+        files = sorted(path.name + ("/" if path.is_dir() else "") for path in paths)
+        lines.append(f"Written to {result.folder}: {', '.join(files)}")
+    return "\n".join(filter(None, lines))
+
+
+def _accuracy_text(accuracies: Mapping[str, dict[str, float]], clients: int, reporting: str) -> str:
+    if not accuracies:
+        return "there are no test examples."
+    by_way = ", ".join(f"{percent(spread)} {_WAYS.get(way, way)}" for way, spread in accuracies.items())
+    running = " of running averages" if reporting == "running" else ""
+    return f"{by_way} (mean accuracy ± standard deviation{running} over {quantity(clients, 'client')})."
+
+
+def _judgements(summary: Mapping[str, Any], best: float) -> list[str]:
+    """Sentences that compare the best accuracy with the majority-class baseline, and say what else is notable."""
+    majority, server, personal = summary["majority"], summary["global"]["accuracy"], summary["personal"]
+    if majority is None or majority != majority:
+        sentences = []
+    else:
+        gain = 100 * (best - majority)
+        if majority > 0.99:
+            comparison = "Each client is tested on (almost) a single class, so no accuracy can be much higher."
+        elif gain > 0:
+            comparison = f"The best accuracy above is {'only ' if gain < 5 else ''}{gain:.1f} points higher."
+        else:
+            comparison = "The best accuracy above is not higher: check the loss, train.lr and run.rounds."
+        sentences = [f"Majority-class baseline: {100 * majority:.1f} %.", comparison]
+    if any(value is None or value != value for value in summary["loss"].values()):
+        sentences[1:] = ["The loss is not finite: the run has diverged. Try a smaller train.lr, or train.clip."]
+    if summary["rejected"]:
+        sentences.append(f"{summary['rejected']:,} uploads were rejected; rounds.jsonl gives the reasons.")
+    if server is not None:
+        sentences.append(f"The server's own model: {100 * server:.1f} % on the balanced test set.")
+    if personal["v"] is not None:
+        scored = "the last round's clients" if personal["clients"] == "round" else "the clients"
+        equal, by_size = (f"{100 * personal[key]:.1f} % ± {100 * personal[f'{key}_std']:.1f}" for key in ("v", "l"))
+        sentences.append(
+            f"The latest models of {scored} on the balanced test set: {equal} if the classes that a client holds have "
+            f"equal weights (PM(V)), {by_size} if they are weighted by its training examples (PM(L))."
         )
-        lines.append(f"Written to {result.folder}: {files}")
-    return "\n".join(lines)
+    return sentences
+
+
+def _cost_text(summary: Mapping[str, Any]) -> str:
+    cost, seconds = summary["cost"], summary["seconds"]
+    return (
+        f"Per round, all clients together send {cost['up_params']:,} numbers and receive {cost['down_params']:,} on "
+        f"average. {quantity(summary['rounds'], 'round')} took {duration(seconds['total'])} "
+        f"({seconds['per_round']:.2f} s per round)."
+    )

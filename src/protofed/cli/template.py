@@ -1,4 +1,4 @@
-"""An experiment file with every key, its default and what it means, for `protofed init`."""
+"""The experiment file that `protofed init` writes: every key with its value and its meaning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofed.cli.listing import first_line
 from protofed.data.partitions import PARTITIONS
-from protofed.experiment.options import meanings, toml_value
+from protofed.experiment.options import option_descriptions, toml_value
 from protofed.experiment.sections import DataSection, EngineSection, EvalSection, RunSection, SystemSection
 from protofed.methods import METHODS
 from protofed.nets import NETS
@@ -16,35 +16,41 @@ from protofed.training import TrainSection
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
 
+_SECTIONS: dict[str, Any] = {
+    "run": RunSection,
+    "data": DataSection,
+    "train": TrainSection,
+    "eval": EvalSection,
+    "system": SystemSection,
+    "engine": EngineSection,
+}
+_REGISTRIES: dict[str, dict[str, Any]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
+"""Sections with a `name` that decides which other keys they have."""
+
 
 def template(config: Config, file: str) -> str:
     """The text of an experiment file."""
-    sections: dict[str, Any] = {
-        "run": RunSection,
-        "data": DataSection,
-        "train": TrainSection,
-        "eval": EvalSection,
-        "system": SystemSection,
-        "engine": EngineSection,
-    }
-    choices: dict[str, dict[str, type[Any]]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
-    lines = [f"# An experiment: protofed run {file}", "# Whatever is left out has the value that stands here."]
+    shown = "the value shown here" if config == type(config).load() else "shown by `protofed init` without --set"
+    lines = [
+        f"# Experiment file. Run it with: protofed run {file}",
+        f"# Every key is optional: a key that is left out has its default, which is {shown}.",
+    ]
     for section, table in config.table().items():
         lines += ["", f"[{section}]"]
-        kind: Any = sections.get(section)
-        if kind is None:
-            names = sorted(choices[section])
-            kind = choices[section][table["name"]]
-            lines += _noted(first_line(kind))
-            lines += _noted(f"One of {', '.join(names)}; `protofed list {section}s` shows their options.")
+        if section in _SECTIONS:
+            kind, keys = _SECTIONS[section], list(table)
+        else:
+            registry = _REGISTRIES[section]
+            kind, keys = registry[table["name"]], [key for key in table if key != "name"]
+            lines += _comment(first_line(kind))
+            lines += _comment(f"One of {', '.join(sorted(registry))}; `protofed list {section}s` describes them.")
             lines.append(f"name = {toml_value(table['name'])}")
-        for key, value in table.items():
-            if key != "name" or section in sections:
-                lines += _noted(meanings(kind)[key])
-                lines.append(f"{key} = {toml_value(value)}")
+        for key in keys:
+            lines += _comment(option_descriptions(kind)[key])
+            lines.append(f"{key} = {toml_value(table[key])}")
     return "\n".join(lines) + "\n"
 
 
-def _noted(text: str) -> list[str]:
-    """A comment, folded."""
+def _comment(text: str) -> list[str]:
+    """The lines of a comment."""
     return [f"# {line}" for line in textwrap.wrap(text, 110)]

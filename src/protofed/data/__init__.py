@@ -1,5 +1,5 @@
-"""Data: named datasets, and partitions that divide them among clients.
+"""Data: datasets by name, and partitions that divide them among clients.
 
-`sources.py` is the registry of datasets, `partitions/` that of partitions. This package may import the vocabulary only:
-errors, draws, examples, net, prototypes, messages, core, training.
+`sources.py` has the registry of datasets, `partitions/` that of partitions. This package may import only itself and the
+vocabulary: errors, draws, examples, net, prototypes, messages, core, training.
 """

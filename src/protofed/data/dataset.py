@@ -1,4 +1,9 @@
-"""A dataset: training examples for the clients, a test set that no client trains on, and who they come from."""
+"""A dataset: training examples for the clients, a test set that no client trains on, and the origin of the examples.
+
+To load a dataset by name, a `Source` finds the data folder and calls the reader of that dataset. Readers are in
+`images.py`, `tables.py` and `generated.py`. They use the functions below: `require_file` and `read_npz` for the file,
+`check_arrays` for its content, and `split_off_test_set` if no test set was published.
+"""
 
 from __future__ import annotations
 
@@ -19,92 +24,100 @@ from protofed.examples import Examples
 
 @dataclass(frozen=True)
 class Dataset:
+    """A dataset before it is divided among clients."""
+
     name: str
     train: Examples
     test: Examples
-    labels: tuple[str | int, ...]  # what the classes 0, 1, ... are called
-    groups: tuple[str, ...] = ()  # domains, subjects, hospitals, clients: where examples come from, if that is known
-    train_group: np.ndarray | None = None  # [n]: which of them, for each training example
-    test_group: np.ndarray | None = None
-    remark: str = ""  # to be said wherever a result is shown, such as "subset" or "re-made"
+    labels: tuple[str | int, ...]  # the names of the classes 0, 1, ...
+    groups: tuple[str, ...] = ()  # names of the domains, subjects, hospitals or clients; () if the origin is not known
+    train_group: np.ndarray | None = None  # [n]: the number of the group of each training example
+    test_group: np.ndarray | None = None  # [n]: the same for each test example
+    remark: str = ""  # shown with every result, such as "subset" or "re-made"
     normalise: Literal["constants", "client"] = "constants"
-    """By documented constants, or each client by its own statistics."""
-    superclass: tuple[int, ...] = ()  # for each class which group of alike classes it is of, if the data say that
+    """`constants`: by documented constants; `client`: by each client's own statistics."""
+    superclass: tuple[int, ...] = ()  # for each class the number of its group of similar classes; () if not known
 
     @property
     def classes(self) -> int:
         return len(self.labels)
 
     def limited(self, count: int, seed: int) -> Dataset:
-        """With so many of the training examples, at random, in their order; all if there are fewer."""
+        """This dataset with `count` random training examples, in their original order; all if it has no more."""
         chosen = np.sort(random_state(seed, "limit").permutation(len(self.train))[:count])
         groups = None if self.train_group is None else self.train_group[chosen]
         return replace(self, train=self.train.subset(chosen), train_group=groups)
 
-    def holdings(self) -> Labels:
-        """What a partition has to know."""
-        nobody = np.zeros(0, dtype=np.int64)
+    def partition_labels(self) -> Labels:
+        """The labels and groups of all examples, from which a partition divides the dataset."""
+        no_groups = np.zeros(0, dtype=np.int64)
         return Labels(
             self.train.labels.numpy(),
             self.test.labels.numpy(),
             self.classes,
             self.groups,
-            nobody if self.train_group is None else self.train_group,
-            nobody if self.test_group is None else self.test_group,
+            no_groups if self.train_group is None else self.train_group,
+            no_groups if self.test_group is None else self.test_group,
         )
 
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset by name: called with a folder ("": wherever data are looked for) it gives the dataset."""
+    """An entry of the registry `sources.SOURCES`: calling it loads the dataset, as in `SOURCES["mnist"](root)`.
+
+    `about` is one line for `protofed list`. `read` gets the data folder and returns the dataset.
+    """
 
     about: str
-    load: Callable[[Path], Dataset]
+    read: Callable[[Path], Dataset]
 
     def __call__(self, root: str) -> Dataset:
-        return self.load(folder(root))
+        """Load the dataset from the folder `root`; "": from the default data folder."""
+        return self.read(data_folder(root))
 
 
-def folder(root: str) -> Path:
-    """Where data files are looked for."""
+def data_folder(root: str) -> Path:
+    """The folder with the data files: `root`, or else $PROTOFED_DATA, or else ~/.cache/protofed."""
     return Path(root or os.environ.get("PROTOFED_DATA") or "~/.cache/protofed").expanduser()
 
 
-def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
-    """The arrays of a file that go by these names; without names all of them."""
-    try:
-        if path.exists() and not zipfile.is_zipfile(path):
-            raise ValueError("it is not a zip archive, or not a whole one")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy alone leaves it open
-            return {key: stored[key] for key in keys or stored.files}
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as problem:
-        said = str(problem).strip("'\"") if isinstance(problem, KeyError) else problem
-        wanted = " with " + ", ".join(keys) if keys else ""
-        raise UserError(f"{path} cannot be read as an npz{wanted}: {said}. Get the file again.") from problem
-
-
-def found(name: str, path: Path, published: str) -> Path:
-    """A file that must be there."""
+def require_file(name: str, path: Path, published: str) -> Path:
+    """The path of a dataset's file; an error if there is no such file. `published` is where the data come from."""
     if not path.is_file():
         raise UserError(
-            f"{name} is not in {path.parent}: it wants {path.name} (data published at {published}; docs/data.md says "
-            "what is in the file). Set data.root or $PROTOFED_DATA to the folder that has it, or use data.name=digits."
+            f"{name}: there is no file {path.name} in {path.parent}. The data are published at {published}; "
+            "docs/data.md describes the file. Set data.root or $PROTOFED_DATA to the folder that has it, or use "
+            "data.name=digits."
         )
     return path
 
 
-def check_shapes(name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], classes: int) -> None:
-    """Refuse arrays that are not what the dataset has."""
+def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
+    """The arrays of an npz file with these names; without names, all of them."""
+    try:
+        if path.exists() and not zipfile.is_zipfile(path):
+            raise ValueError("it is not a zip archive, or it is incomplete")
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # np.load(path) may leave it open
+            return {key: stored[key] for key in keys or stored.files}
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as problem:
+        reason = str(problem).strip("'\"") if isinstance(problem, KeyError) else problem
+        arrays = " with " + ", ".join(keys) if keys else ""
+        raise UserError(f"{path} cannot be read as an npz{arrays}: {reason}. Get the file again.") from problem
+
+
+def check_arrays(name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], classes: int) -> None:
+    """Raise an error unless the inputs x are [n, *shape] and the labels y [n] are whole numbers below `classes`."""
     if x.shape[1:] != shape or y.shape != (len(x),):
-        wanted = ", ".join(map(str, ("n", *shape)))
+        expected = ", ".join(map(str, ("n", *shape)))
         raise UserError(
-            f"{name} has inputs {list(x.shape)} and labels {list(y.shape)}, not [{wanted}] and [n]. Get the file again."
+            f"{name} has inputs {list(x.shape)} and labels {list(y.shape)}; must be [{expected}] and [n]. "
+            "Get the file again."
         )
     if not np.issubdtype(y.dtype, np.integer) or y.min(initial=0) < 0 or y.max(initial=0) >= classes:
-        raise UserError(f"{name}: its labels are not whole numbers from 0 to {classes - 1}. Get the file again.")
+        raise UserError(f"{name}: its labels must be whole numbers from 0 to {classes - 1}. Get the file again.")
 
 
-def group_numbers(
+def split_off_test_set(
     name: str,
     x: np.ndarray,
     y: np.ndarray,
@@ -115,9 +128,12 @@ def group_numbers(
     remark: str,
     normalise: Literal["constants", "client"] = "constants",
 ) -> Dataset:
-    """A dataset without a test set of its own: a fifth of each class of each group is held out, always the same."""
+    """A dataset from data without a published test set: a fifth of each class of each group, always the same one.
+
+    `group` [n] has the number of each example's group, `groups` their names. `constants` normalise the inputs.
+    """
     group, y = group.astype(np.int64), y.astype(np.int64)
-    held = stratified_share(group * len(labels) + y, 0.2, random_state(name, "split"))
-    whole = Examples.of(x, y, **constants)
-    train, test = (whole.subset(np.flatnonzero(part)) for part in (~held, held))
-    return Dataset(name, train, test, labels, groups, group[~held], group[held], remark, normalise)
+    held_out = stratified_share(group * len(labels) + y, 0.2, random_state(name, "split"))
+    examples = Examples.of(x, y, **constants)
+    train, test = (examples.subset(np.flatnonzero(part)) for part in (~held_out, held_out))
+    return Dataset(name, train, test, labels, groups, group[~held_out], group[held_out], remark, normalise)

@@ -1,4 +1,7 @@
-"""Data that are made, not measured: logistic models that differ from client to client, and spirals."""
+"""Generated data: logistic models that differ from client to client, and spirals.
+
+Readers get the data folder like all others, but do not use it.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,43 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data.dataset import Dataset, group_numbers
+from protofed.data.dataset import Dataset, split_off_test_set
 from protofed.draws import random_state
 from protofed.examples import Examples
 
 
-def synthetic(where: Path, phi1: float = 1.0, phi2: float = 1.0, clients: int = 30, stream: str = "a") -> Dataset:
-    """Prototype-guided FL, S1.1: y = argmax softmax(W_k x + b_k), with models and inputs of each client's own.
+def synthetic(folder: Path, phi1: float = 1.0, phi2: float = 1.0, clients: int = 30, stream: str = "a") -> Dataset:
+    """Prototype-guided FL, S1.1: y = argmax softmax(W_k x + b_k), with a model and an input distribution per client.
 
     W_k, b_k ~ N(u_k, 1), u_k ~ N(0, phi1); x ~ N(v_k, Sigma), Sigma_jj = j^-1.2; v_k ~ N(B_k, 1), B_k ~ N(0, phi2).
-    Sizes are 50 plus a log-normal (4, 2), as in the work it follows.
+    Sizes are 50 plus a log-normal (4, 2), as in the work that the paper follows.
     """
     draw = random_state("synthetic", stream)
     sizes = 50 + draw.lognormal(4, 2, clients).astype(np.int64)
-    spread = np.arange(1, 61) ** -0.6
+    deviations = np.arange(1, 61) ** -0.6
     xs, ys = [], []
     for size in sizes:
-        model, inputs = draw.normal(0, np.sqrt(phi1)), draw.normal(0, np.sqrt(phi2))
-        weights, bias = draw.normal(model, 1, (10, 60)), draw.normal(model, 1, 10)
-        x = draw.normal(draw.normal(inputs, 1, 60), spread, (size, 60))
+        model_mean, input_mean = draw.normal(0, np.sqrt(phi1)), draw.normal(0, np.sqrt(phi2))
+        weights, bias = draw.normal(model_mean, 1, (10, 60)), draw.normal(model_mean, 1, 10)
+        x = draw.normal(draw.normal(input_mean, 1, 60), deviations, (size, 60))
         xs.append(x.astype(np.float32))
         ys.append((x @ weights.T + bias).argmax(1))
     group = np.repeat(np.arange(clients), sizes)
     names = tuple(f"client {number}" for number in range(clients))
-    return group_numbers(
+    return split_off_test_set(
         "synthetic", np.concatenate(xs), np.concatenate(ys), group, names, tuple(range(10)), {}, "generated"
     )
 
 
 BALANCED, IMBALANCED = (3000,) * 6, (3000, 1500, 750, 375, 187, 93)
+"""Points per arm of the spirals."""
 
 
-def spiral(where: Path, sizes: tuple[int, ...] = BALANCED, noise: float = 0.1, name: str = "spiral") -> Dataset:
-    """FedNH, Sec. 3.1: six arms, radius 1 to 10; the test set is balanced.
+def spiral(folder: Path, sizes: tuple[int, ...] = BALANCED, noise: float = 0.1, name: str = "spiral") -> Dataset:
+    """FedNH, Sec. 3.1: six arms with radius 1 to 10. The test set is balanced.
 
-    Point i of arm k has the angle (k + i / (n - 1)) pi / 3, plus noise. The paper's formula turns arm k by k pi / 3 and
-    has noise of variance 1: then the arms could not be told apart, as they are in its figures.
+    Point i of arm k has the angle (k + i / (n - 1)) pi / 3, plus noise. The paper's formula rotates arm k by k pi / 3
+    and adds noise of variance 1. The arms would then overlap, but in the paper's figures they are separate.
     """
     train, test = (
         arms(counts, noise, random_state(name, part)) for counts, part in ((sizes, "train"), (BALANCED, "test"))
@@ -52,7 +56,7 @@ def spiral(where: Path, sizes: tuple[int, ...] = BALANCED, noise: float = 0.1, n
 
 
 def arms(sizes: tuple[int, ...], noise: float, draw: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-    """Points [n, 2] and their arms [n]."""
+    """Points [n, 2] on the arms of a spiral, and the number of the arm of each point [n]."""
     points = []
     for arm, size in enumerate(sizes):
         along = np.linspace(0, 1, size)
@@ -62,6 +66,6 @@ def arms(sizes: tuple[int, ...], noise: float, draw: np.random.RandomState) -> t
     return np.concatenate(points).astype(np.float32), np.repeat(np.arange(len(sizes)), sizes)
 
 
-def spiral_imbalanced(where: Path) -> Dataset:
-    """The same with 3,000, 1,500, 750, 375, 187 and 93 training points."""
-    return spiral(where, IMBALANCED, name="spiral_imbalanced")
+def spiral_imbalanced(folder: Path) -> Dataset:
+    """The spiral with 3,000, 1,500, 750, 375, 187 and 93 training points per arm."""
+    return spiral(folder, IMBALANCED, name="spiral_imbalanced")

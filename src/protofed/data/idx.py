@@ -1,4 +1,4 @@
-"""MNIST's own file format, IDX."""
+"""Reads MNIST in its published file format, IDX."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from protofed.errors import UserError
 
 
-def read_idx(where: Path) -> dict[str, np.ndarray]:
-    """The four published IDX files of MNIST, gzipped or not."""
+def read_idx(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of MNIST's four published IDX files, gzipped or not, in this folder or its subfolder mnist/."""
     names = {
         "x_train": "train-images-idx3-ubyte",
         "y_train": "train-labels-idx1-ubyte",
@@ -21,17 +21,17 @@ def read_idx(where: Path) -> dict[str, np.ndarray]:
     }
     arrays = {}
     for key, name in names.items():
-        places = [folder / file for folder in (where, where / "mnist") for file in (name, f"{name}.gz")]
-        path = next((place for place in places if place.exists()), None)
+        candidates = [parent / file for parent in (folder, folder / "mnist") for file in (name, f"{name}.gz")]
+        path = next((candidate for candidate in candidates if candidate.exists()), None)
         if path is None:
             raise UserError(
-                f"mnist is not in {where}: it wants mnist.npz, or {name}(.gz) and its three companions as published by "
-                "LeCun et al. (yann.lecun.com/exdb/mnist). Set data.root or $PROTOFED_DATA to the folder that has "
+                f"mnist: there is neither mnist.npz nor {name}(.gz) in {folder}. Get the four files as published by "
+                "LeCun et al. (yann.lecun.com/exdb/mnist) and set data.root or $PROTOFED_DATA to the folder that has "
                 "them, or use data.name=digits."
             )
         try:
             content = path.read_bytes()
-            raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch wants to own it
+            raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch needs writable data
             shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
             arrays[key] = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
         except (OSError, ValueError, IndexError, EOFError, zlib.error) as problem:

@@ -1,4 +1,4 @@
-"""A dataset in figures and in words, for `protofed data info`."""
+"""A summary of a dataset, as numbers and as text, for `protofed data info`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protofed.data.dataset import Dataset
 
 
 def summarise(data: Dataset) -> dict[str, Any]:
-    """Shapes, sizes, labels, and where the examples come from."""
+    """Shape, type and normalisation of the inputs; sizes and labels; examples per class and per group."""
     parts = {"train": data.train, "test": data.test}
     groups = {
         name: {
@@ -34,24 +34,29 @@ def summarise(data: Dataset) -> dict[str, Any]:
 
 
 def summary_text(data: Dataset) -> str:
-    """The same for people; the bars are the training examples of each class."""
+    """The summary as text. The bars show the number of training examples of each class."""
     about = summarise(data)
     shape = " x ".join(map(str, about["input"]["shape"]))
-    how = "(x / scale - mean) / std with " + ", ".join(
-        f"{key} {about['input'][key]}" for key in ("scale", "mean", "std")
-    )
+    if data.normalise == "constants":
+        constants = ", ".join(f"{key} {about['input'][key]}" for key in ("scale", "mean", "std"))
+        how = f"(x / scale - mean) / std with {constants}"
+    else:
+        how = "by each client's own means and standard deviations"
     lines = [
         f"{data.name}{f' ({data.remark})' if data.remark else ''}: {about['sizes']['train']:,} training and "
         f"{about['sizes']['test']:,} test examples of {data.classes} classes",
         f"inputs {shape}, stored as {about['type']}",
-        f"normalised: {how if data.normalise == 'constants' else 'each client by its own means and deviations'}",
+        f"normalised: {how}",
         "",
     ]
-    most = max(about["histogram"]["train"])
-    wide = max(len(str(label)) for label in data.labels)
+    largest = max(about["histogram"]["train"])
+    width = max(len(str(label)) for label in data.labels)
     for label, train, test in zip(data.labels, about["histogram"]["train"], about["histogram"]["test"], strict=True):
-        lines.append(f"{label!s:>{wide}}  {train:>6,} / {test:>6,}  {'█' * round(30 * train / most)}")
+        lines.append(f"{label!s:>{width}}  {train:>6,} / {test:>6,}  {'█' * round(30 * train / largest)}")
     if data.groups:
-        told = ", ".join(f"{name} {sizes['train']:,}/{sizes['test']:,}" for name, sizes in about["groups"].items())
-        lines += ["", f"from {len(data.groups)} places (partitions by_domain, natural): {told}"]
+        sizes = ", ".join(f"{name} {size['train']:,}/{size['test']:,}" for name, size in about["groups"].items())
+        lines += [
+            "",
+            f"{len(data.groups)} groups (for partitions by_domain and natural), training/test examples: {sizes}",
+        ]
     return "\n".join(lines)

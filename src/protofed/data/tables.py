@@ -1,4 +1,4 @@
-"""Tables and signals: heart disease of four hospitals, movements of thirty people, and your own npz file."""
+"""Tables and signals: heart disease in four hospitals, movements of thirty people, and a user's own npz file."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data.dataset import Dataset, check_shapes, found, group_numbers, read_npz
-from protofed.data.labels import names, numbered
+from protofed.data.dataset import Dataset, check_arrays, read_npz, require_file, split_off_test_set
+from protofed.data.labels import class_names, class_numbers
 from protofed.errors import UserError
 from protofed.examples import Examples
 
 _HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
-def heart_disease(where: Path) -> Dataset:
-    """13 columns; disease or none. Missing values are each client's own medians, and so is the scale its own."""
-    path = found("heart_disease", where / "heart_disease.npz", "archive.ics.uci.edu/dataset/45/heart+disease")
+def heart_disease(folder: Path) -> Dataset:
+    """13 columns; the classes are none and disease.
+
+    Each client normalises by its own statistics and replaces missing values by its own medians.
+    """
+    path = require_file("heart_disease", folder / "heart_disease.npz", "archive.ics.uci.edu/dataset/45/heart+disease")
     tables = read_npz(path, *_HOSPITALS)
     rows = np.concatenate([tables[name] for name in _HOSPITALS])
     group = np.concatenate([np.full(len(tables[name]), number) for number, name in enumerate(_HOSPITALS)])
-    check_shapes(str(path), rows, (rows[:, -1] > 0).astype(np.int64), (14,), 2)
-    return group_numbers(
+    check_arrays(str(path), rows, (rows[:, -1] > 0).astype(np.int64), (14,), 2)
+    return split_off_test_set(
         "heart_disease",
         rows[:, :-1].astype(np.float32),
         rows[:, -1] > 0,
@@ -34,13 +37,13 @@ def heart_disease(where: Path) -> Dataset:
     )
 
 
-def uci_har(where: Path) -> Dataset:
-    """Windows [9, 128] of accelerometer and gyroscope; a fifth of each activity of each subject is the test set."""
-    path = found("uci_har", where / "uci_har.npz", "archive.ics.uci.edu/dataset/240")
+def uci_har(folder: Path) -> Dataset:
+    """Windows [9, 128] of accelerometer and gyroscope. The test set is a fifth of each activity of each subject."""
+    path = require_file("uci_har", folder / "uci_har.npz", "archive.ics.uci.edu/dataset/240")
     arrays = read_npz(path, "x", "scale", "y", "subject", "activities")
-    check_shapes(str(path), arrays["x"], arrays["y"], (9, 128), 6)
+    check_arrays(str(path), arrays["x"], arrays["y"], (9, 128), 6)
     subjects = np.unique(arrays["subject"])
-    return group_numbers(
+    return split_off_test_set(
         "uci_har",
         arrays["x"],
         arrays["y"],
@@ -52,42 +55,52 @@ def uci_har(where: Path) -> Dataset:
     )
 
 
-def npz(where: Path) -> Dataset:
-    """Your own file. `data.root` is the file, or a folder with x.npy, y.npy, ..., which are then mapped into memory."""
-    if not where.exists():
-        raise UserError(f"There is no {where}. data.root must be your .npz file, or a folder with x.npy and y.npy.")
-    arrays = mapped(where) if where.is_dir() else read_npz(where)
-    tested = bool({"x_test", "y_test"} & arrays.keys())
-    wanted = ["x", "y", *(["x_test", "y_test"] * tested), *(["client_test"] * (tested and "client" in arrays))]
-    missing = [key for key in wanted if key not in arrays]
+def npz(path: Path) -> Dataset:
+    """A user's own data. `data.root` is an npz file, or a folder with x.npy, y.npy, ..., which are memory-mapped.
+
+    Without x_test and y_test, a fifth of each class of each client becomes the test set.
+    """
+    if not path.exists():
+        raise UserError(f"data.root: there is no {path}; must be your .npz file, or a folder with x.npy and y.npy.")
+    arrays = memory_mapped(path) if path.is_dir() else read_npz(path)
+    has_test, has_clients = bool({"x_test", "y_test"} & arrays.keys()), "client" in arrays
+    required = ["x", "y"]
+    if has_test:
+        required += ["x_test", "y_test", "client_test"] if has_clients else ["x_test", "y_test"]
+    missing = [key for key in required if key not in arrays]
     if missing:
-        raise UserError(f"{where} has no {missing[0]}; it has {', '.join(sorted(arrays)) or 'nothing'}.")
-    if len(arrays.get("client", arrays["y"])) != len(arrays["y"]):
-        raise UserError(f"{where}: `client` has {len(arrays['client'])} entries for {len(arrays['y'])} examples.")
+        raise UserError(f"{path} has no array {missing[0]}; it has {', '.join(sorted(arrays)) or 'none'}. Add it.")
+    if has_clients and len(arrays["client"]) != len(arrays["y"]):
+        raise UserError(
+            f"{path}: `client` has {len(arrays['client'])} entries for {len(arrays['y'])} examples. "
+            "Give one entry per example."
+        )
     if arrays["x"].dtype.kind not in "biuf" or arrays["x"].ndim < 2:
         raise UserError(
-            f"{where}: x is {list(arrays['x'].shape)} of type {arrays['x'].dtype}; must be numbers [n, ...]."
+            f"{path}: x has shape {list(arrays['x'].shape)} and type {arrays['x'].dtype}; "
+            "must be numbers of shape [n, ...]."
         )
-    parts = [(arrays["x"], arrays["y"]), *([(arrays["x_test"], arrays["y_test"])] if tested else [])]
-    given = arrays["classes"].tolist() if "classes" in arrays else None
-    labels = names([y for _, y in parts], given)
+    pairs = [(arrays["x"], arrays["y"])]
+    if has_test:
+        pairs.append((arrays["x_test"], arrays["y_test"]))
+    labels = class_names([y for _, y in pairs], arrays["classes"].tolist() if "classes" in arrays else None)
     constants = {"scale": 255.0} if arrays["x"].dtype == np.uint8 else {}
-    made = []
-    for x, y in parts:
-        numbers = numbered(labels, y, str(where))
-        check_shapes(str(where), x, numbers, arrays["x"].shape[1:], len(labels))
-        made.append(Examples.of(x, numbers, **constants))
-    if tested and "client" in arrays:
+    parts = []
+    for x, y in pairs:
+        numbers = class_numbers(labels, y, str(path))
+        check_arrays(str(path), x, numbers, arrays["x"].shape[1:], len(labels))
+        parts.append(Examples.of(x, numbers, **constants))
+    if has_test and has_clients:
         groups = np.unique(np.concatenate([arrays["client"], arrays["client_test"]]))
         train, test = (np.searchsorted(groups, arrays[key]) for key in ("client", "client_test"))
-        return Dataset("npz", made[0], made[1], labels, tuple(map(str, groups)), train, test)
-    if tested:
-        return Dataset("npz", made[0], made[1], labels)
-    groups, group = np.unique(arrays.get("client", np.zeros(len(made[0]), np.int64)), return_inverse=True)
-    known = tuple(map(str, groups)) if "client" in arrays else ()
-    return group_numbers("npz", made[0].x.numpy(), made[0].y.numpy(), group, known, labels, constants, "")
+        return Dataset("npz", parts[0], parts[1], labels, tuple(map(str, groups)), train, test)
+    if has_test:
+        return Dataset("npz", parts[0], parts[1], labels)
+    groups, group = np.unique(arrays.get("client", np.zeros(len(parts[0]), np.int64)), return_inverse=True)
+    names = tuple(map(str, groups)) if has_clients else ()
+    return split_off_test_set("npz", parts[0].x.numpy(), parts[0].y.numpy(), group, names, labels, constants, "")
 
 
-def mapped(where: Path) -> dict[str, np.ndarray]:
-    """The arrays of a folder, without reading them."""
-    return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(where.glob("*.npy"))}
+def memory_mapped(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays in the .npy files of a folder, memory-mapped instead of read."""
+    return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}

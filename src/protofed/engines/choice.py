@@ -28,7 +28,7 @@ _WORTH_WORKERS = 1e9
 def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tuple[Literal["loop", "stacked"], str]:
     """The engine for `engine.name = "auto"`, and the reason."""
     step = max(net.cost for net in nets) * batch
-    if any(net.alone for net in nets):
+    if any(net.trains_alone for net in nets):
         return "loop", "a net that cannot be stacked, for example one with batch norm or one that branches on values"
     if clients_per_round < 2:
         return "loop", "one client per round"

@@ -9,7 +9,7 @@ import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split
-from protofed.engines.scoring import Hits, class_hits, fitting, tally
+from protofed.engines.scoring import Hits, class_hits, tally, with_input_shape
 from protofed.training import Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Loop:
 
     def hits(self, client: Client, params: Params, down: Any, kept: Any) -> Hits:
         """The correct predictions of a model on the balanced test set."""
-        net, parts = client.net, fitting(self.clients.balanced, client.net.shape)
+        net, parts = client.net, with_input_shape(self.clients.balanced, client.net.shape)
         return class_hits(lambda x: self.method.predict(net, params, x, down, kept), parts, net.classes)
 
     def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:

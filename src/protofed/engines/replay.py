@@ -1,8 +1,10 @@
-"""A step that has been watched once and is then replayed: the same operations, without the calls that led to them.
+"""Training steps that are recorded once and then replayed, because Python is slower than the arithmetic of small nets.
 
-`vmap`, `grad` and the net's modules cost more than the arithmetic of small nets. What they come to in the end is a list
-of torch operations that depends on nothing but the inputs' shapes and types; it is written down once, made short, and
-run from then on. Results are the same to the last bit.
+A step of a stack goes through `vmap`, `grad`, the method's `loss` and the net's modules. In the end this Python code
+calls a list of torch operations (matrix products, sums, views), which depends only on the shapes, strides and types of
+the inputs. What is recorded is this list, once per kind of input. It is shortened: constants are computed once, and
+chains of views become one view. Later steps of the kind run the list directly, without the Python code; so `loss` is
+not called again for them. The results are identical to the last bit.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 PATIENCE = 30
-"""How many steps of a kind are taken as they are before one is watched, which takes as long."""
-_BOUND = {
+"""Steps of a kind that run normally before one is recorded. Recording takes about as long as these steps."""
+_FAST_NAMES = {
     "add",
     "bitwise_and",
     "bitwise_xor",
@@ -37,54 +39,56 @@ _BOUND = {
     "sum",
     "where",
 }
-"""Operations that torch.NAME calls in half the time that torch.ops.aten.NAME takes to read its arguments."""
+"""Operations for which `torch.NAME` takes half the time that `torch.ops.aten.NAME` needs to read its arguments."""
 
 
 class Recorded(NamedTuple):
-    run: Callable[..., Any]
-    gives: TreeSpec
+    """A recorded step."""
+
+    run: Callable[..., Any]  # flat list of input tensors -> flat list of output tensors
+    out_spec: TreeSpec  # the tree that the output tensors form
 
 
 class Replayed:
-    """A function of trees of tensors, which is recorded for each kind of input that comes often.
+    """A function of trees of tensors that is recorded for each kind of input seen more than `patience` times.
 
-    Nobody may write into what it returns: that may be a constant of the recording, or an input.
+    The outputs must not be changed in place: they may be inputs, or constants of the recording.
     """
 
     def __init__(self, function: Callable[..., Any], patience: int = PATIENCE) -> None:
         self.function, self.patience = function, patience
-        self.seen: dict[Any, int] = {}
+        self.calls: dict[Any, int] = {}
         self.recorded: dict[Any, Recorded] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         leaves, spec = tree_flatten(inputs)
         kind = (spec, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
         if kind not in self.recorded:
-            self.seen[kind] = self.seen.get(kind, 0) + 1
-            if self.seen[kind] <= self.patience:
+            self.calls[kind] = self.calls.get(kind, 0) + 1
+            if self.calls[kind] <= self.patience:
                 return self.function(*inputs)
             self.recorded[kind] = self.record(leaves, spec)
-        run, gives = self.recorded[kind]
-        return tree_unflatten(run(*leaves), gives)
+        run, out_spec = self.recorded[kind]
+        return tree_unflatten(run(*leaves), out_spec)
 
     def record(self, leaves: list[Tensor], spec: TreeSpec) -> Recorded:
-        """What the function does with such inputs, as one list of torch operations."""
-        gives: list[TreeSpec] = []
+        """The function for inputs of this kind as one list of torch operations."""
+        out_specs: list[TreeSpec] = []
 
-        def flat(*leaves: Tensor) -> list[Tensor]:
-            outputs, out = tree_flatten(self.function(*tree_unflatten(leaves, spec)))
-            gives.append(out)
+        def flat_function(*leaves: Tensor) -> list[Tensor]:
+            outputs, out_spec = tree_flatten(self.function(*tree_unflatten(leaves, spec)))
+            out_specs.append(out_spec)
             return outputs
 
-        inputs = [leaf.detach() for leaf in leaves]  # one tensor in two places is two inputs
-        module = make_fx(flat)(*inputs)
+        inputs = [leaf.detach() for leaf in leaves]  # so that one tensor at two positions counts as two inputs
+        module = make_fx(flat_function)(*inputs)
         module.graph.eliminate_dead_code()
         if not any(target._schema.is_mutable for target in _operations(module)):
             _make_constants(module)
             _shorten_views(module, inputs)
-        _bind(module)
+        _use_fast_names(module)
         module.recompile()
-        return Recorded(module.forward, gives[-1])
+        return Recorded(module.forward, out_specs[-1])
 
 
 def _operations(module: GraphModule) -> list[Any]:
@@ -93,70 +97,70 @@ def _operations(module: GraphModule) -> list[Any]:
 
 
 def _make_constants(module: GraphModule) -> None:
-    """Tensors that are made from nothing, as a row of numbers is, are made now, once."""
-    for place, node in enumerate(module.graph.nodes):
-        made_from_nothing = isinstance(node.target, torch._ops.OpOverload) and not node.all_input_nodes
-        if made_from_nothing and not node.is_impure() and torch.Tag.nondeterministic_seeded not in node.target.tags:
-            module.register_buffer(f"constant{place}", node.target(*node.args, **node.kwargs))
+    """Compute tensors that have no inputs, such as the result of `arange`, once and now."""
+    for number, node in enumerate(module.graph.nodes):
+        no_inputs = isinstance(node.target, torch._ops.OpOverload) and not node.all_input_nodes
+        if no_inputs and not node.is_impure(impure_random=True):
+            module.register_buffer(f"constant{number}", node.target(*node.args, **node.kwargs))
             with module.graph.inserting_before(node):
-                node.replace_all_uses_with(module.graph.get_attr(f"constant{place}"))
+                node.replace_all_uses_with(module.graph.get_attr(f"constant{number}"))
             module.graph.erase_node(node)
 
 
-class Layout(NamedTuple):
-    """Where a tensor lies in memory, how its numbers are read, and how they are ordered."""
+class MemoryLayout(NamedTuple):
+    """The memory of a tensor and the order of its elements."""
 
-    memory: tuple[Any, ...]
+    memory: tuple[Any, ...]  # address, offset, type, and whether its elements are conjugated or negated
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
-class Layouts(Interpreter):
-    """Runs a recorded step and notes the layout of each of its tensors."""
+class LayoutRecorder(Interpreter):
+    """Runs a recorded step and stores the layout of each of its tensors in `layouts`."""
 
     def __init__(self, module: GraphModule) -> None:
-        super().__init__(module, garbage_collect_values=False)  # two tensors at one place are one's views
-        self.found: dict[Node, Layout] = {}
+        super().__init__(module, garbage_collect_values=False)  # no address is used twice: equal addresses are views
+        self.layouts: dict[Node, MemoryLayout] = {}
 
     def run_node(self, node: Node) -> Any:
         result = super().run_node(node)
         if isinstance(result, Tensor) and result.layout is torch.strided:
-            read = result.dtype, result.is_conj(), result.is_neg()
-            memory = result.untyped_storage().data_ptr(), result.storage_offset(), *read
-            self.found[node] = Layout(memory, tuple(result.shape), result.stride())
+            reading = result.dtype, result.is_conj(), result.is_neg()
+            memory = result.untyped_storage().data_ptr(), result.storage_offset(), *reading
+            self.layouts[node] = MemoryLayout(memory, tuple(result.shape), result.stride())
         return result
 
 
 def _shorten_views(module: GraphModule, inputs: list[Tensor]) -> None:
-    """A view of a view of a tensor is one look at that tensor, with the sizes and strides that are known now."""
-    layouts = Layouts(module)
-    layouts.run(*inputs)
-    found, graph = layouts.found, module.graph
-    looks: dict[tuple[Any, ...], Node] = {}
-    bases: dict[Node, Node] = {}  # of each look the tensor that it looks at
+    """Replace each chain of views of a tensor by one view of that tensor, since sizes and strides are known."""
+    recorder = LayoutRecorder(module)
+    recorder.run(*inputs)
+    layouts, graph = recorder.layouts, module.graph
+    views: dict[tuple[Any, ...], Node] = {}
+    bases: dict[Node, Node] = {}  # for each new view the tensor that it is a view of
     for node in graph.nodes:
         sources = node.all_input_nodes
-        if not isinstance(node.target, torch._ops.OpOverload) or len(sources) != 1 or node not in found:
+        if not isinstance(node.target, torch._ops.OpOverload) or len(sources) != 1 or node not in layouts:
             continue
         base = bases.get(sources[0], sources[0])
-        if base not in found or found[base].memory != found[node].memory:
-            continue  # it is no view, or one that begins elsewhere, or is read otherwise
-        if node.target is torch.ops.aten.as_strided.default:  # begins where it says, wherever the tensor begins
+        if base not in layouts or layouts[base].memory != layouts[node].memory:
+            continue  # not a view, or a view with another offset, type, conjugation or sign
+        if node.target is torch.ops.aten.as_strided.default:  # its offset is absolute, whatever the tensor's offset
             continue
-        key = (base, found[node].shape, found[node].strides)
-        if found[base] == found[node]:
-            looks[key] = base
-        elif key not in looks:
+        key = (base, layouts[node].shape, layouts[node].strides)
+        if layouts[base] == layouts[node]:
+            views[key] = base
+        elif key not in views:
             with graph.inserting_before(node):
-                looks[key] = graph.call_function(torch.as_strided, key)
-            bases[looks[key]] = base
-        node.replace_all_uses_with(looks[key])
+                views[key] = graph.call_function(torch.as_strided, key)
+            bases[views[key]] = base
+        node.replace_all_uses_with(views[key])
     graph.eliminate_dead_code()
 
 
-def _bind(module: GraphModule) -> None:
-    """The operations that are called most get their quick names."""
+def _use_fast_names(module: GraphModule) -> None:
+    """Call the most frequent operations by the names that are faster."""
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], Node):
             name = node.target._schema.name.removeprefix("aten::")
-            node.target = getattr(torch, name) if name in _BOUND else node.target
+            node.target = getattr(torch, name) if name in _FAST_NAMES else node.target

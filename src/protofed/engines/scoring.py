@@ -1,4 +1,4 @@
-"""Scoring: which predictions are right, counted per way of predicting and per class."""
+"""Scoring: correct predictions, counted per way of predicting and per class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from protofed.net import EVALUATE
+from protofed.net import EVALUATION_BATCH
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from protofed.examples import Examples
 
 Hits = dict[str, list[int]]
-"""By each way to predict, how many examples of each class get the right answer."""
+"""Per way of predicting ("head", "prototype"): the number of correct predictions per class."""
 
 
 def predicted(scores: Tensor) -> Tensor:
-    """The class [n] with the highest of the scores [n, classes]; -1, no answer, where no best one is finite."""
-    best, place = scores.max(-1)
-    return torch.where(torch.isfinite(best), place, -1)
+    """The class [n] with the highest of the scores [n, classes]; -1 (no answer) where the highest is not finite."""
+    best, label = scores.max(-1)
+    return torch.where(torch.isfinite(best), label, -1)
 
 
 def hit(scores: Tensor, y: Tensor) -> Tensor:
-    """Which labels [n] have the highest of the scores [n, classes]; a row without a finite best is a miss.
+    """Whether each label [n] has the highest of the scores [n, classes]; False where the highest is not finite.
 
     >>> hit(torch.tensor([[1.0, 2.0], [-torch.inf, -torch.inf]]), torch.tensor([1, 0])).tolist()
     [True, False]
@@ -34,28 +34,28 @@ def hit(scores: Tensor, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def tally(answer: Callable[[Tensor], dict[str, Tensor]], examples: Examples) -> dict[str, int]:
-    """By each way to predict, how many of the examples get the right answer; nothing where there is no way."""
-    right: dict[str, int] = {}
-    for x, y in examples.batches(EVALUATE):
-        answers = answer(x)
-        if not answers:  # nor will there be for the others
+def tally(predict: Callable[[Tensor], dict[str, Tensor]], examples: Examples) -> dict[str, int]:
+    """The number of correct predictions per way of predicting; {} if `predict` has no way."""
+    correct: dict[str, int] = {}
+    for x, y in examples.batches(EVALUATION_BATCH):
+        predictions = predict(x)
+        if not predictions:  # the other batches would give none either
             break
-        for way, scores in answers.items():
-            right[way] = right.get(way, 0) + int(hit(scores, y).sum())
-    return right
+        for way, scores in predictions.items():
+            correct[way] = correct.get(way, 0) + int(hit(scores, y).sum())
+    return correct
 
 
 @torch.no_grad()
-def class_hits(answer: Callable[[Tensor], dict[str, Tensor]], parts: Sequence[Examples], classes: int) -> Hits:
-    """Of the examples of all parts."""
-    right: dict[str, Tensor] = {}
-    for x, y in (batch for part in parts for batch in part.batches(EVALUATE)):
-        for way, scores in answer(x).items():
-            right[way] = right.get(way, 0) + torch.bincount(y[hit(scores, y)], minlength=classes)
-    return {way: counts.tolist() for way, counts in right.items()}
+def class_hits(predict: Callable[[Tensor], dict[str, Tensor]], parts: Sequence[Examples], classes: int) -> Hits:
+    """The number of correct predictions per way of predicting and class, over the examples of all parts."""
+    correct: dict[str, Tensor] = {}
+    for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
+        for way, scores in predict(x).items():
+            correct[way] = correct.get(way, 0) + torch.bincount(y[hit(scores, y)], minlength=classes)
+    return {way: counts.tolist() for way, counts in correct.items()}
 
 
-def fitting(parts: Sequence[Examples], shape: tuple[int, ...]) -> list[Examples]:
-    """The parts of a test set that a net for inputs of this shape can be asked about."""
+def with_input_shape(parts: Sequence[Examples], shape: tuple[int, ...]) -> list[Examples]:
+    """The parts of a test set with inputs of this shape, which a net can take."""
     return [part for part in parts if part.shape == shape]

@@ -1,26 +1,28 @@
-"""Many clients of one net as one: their parameters, messages and batches stacked, the method's `loss` mapped over them.
+"""The training of a stack: several clients with equal nets take their steps together.
 
-What `local.train` does for one client, step by step, is done here for a stack of them. A short batch is filled up with
-examples of weight 0; what a client has when it finishes is put aside, and every now and then the stack gets smaller.
+Parameters, messages and batches of the clients are stacked along a new first dimension, and the method's `loss` is
+mapped over it by `vmap`. The result per client is that of `training.train_client`, up to rounding. Short batches are
+padded with examples of weight 0. Clients that finish early store their results; the stack becomes smaller when enough
+of them have finished.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from protofed import draws
 from protofed.core import Batch
 from protofed.engines.layout import ClientsAsChannels, clients_last
-from protofed.examples import changer
+from protofed.examples import augmenter
 from protofed.training import Optimiser, Outcome, batch_schedule, in_training, trainable_names
 
 if TYPE_CHECKING:
@@ -28,42 +30,42 @@ if TYPE_CHECKING:
     from protofed.training import TrainSection
 
 Step = Callable[..., Any]
+"""One optimiser step of all clients of a stack; `_mapped_step` builds it."""
 MakeStep = Callable[[Any, Callable[[], Step]], Step]
-"""Gives the step for a key: a new one by the function, or one that it kept."""
+"""Returns the step for a key: a stored one, or a new one built by the function."""
+_PURPOSE = "batches"  # of the draws, as in `training.train_client`
 
 
 class StackedTrees:
-    """Trees of tensors of several clients: one and the same tree is shared, others are stacked leaf by leaf."""
+    """The trees of tensors (messages, or what clients keep) of several clients, stacked leaf by leaf.
+
+    If all clients have the same tree object, its leaves are shared instead: they have no client dimension.
+    """
 
     def __init__(self, trees: Sequence[Any]) -> None:
         leaves, specs = zip(*(tree_flatten(_with_sorted_names(tree)) for tree in trees), strict=True)
         self.spec = specs[0]
         columns = list(zip(*leaves, strict=True))
-        one = all(tree is trees[0] for tree in trees)  # of the whole tree: single tensors lose that on a wire
-        self.dims = [None if one else 0 for _ in columns]
-        self.leaves = [
-            column[0] if dim is None else torch.stack(column) for column, dim in zip(columns, self.dims, strict=True)
-        ]
+        shared = all(tree is trees[0] for tree in trees)  # not per tensor: a worker process gets copies of tensors
+        self.dims = [None if shared else 0 for _ in columns]
+        self.leaves = [column[0] if shared else torch.stack(column) for column in columns]
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a mapped function depends on."""
-        return (
-            str(self.spec),
-            tuple(self.dims),
-            *(
-                (tuple(leaf.shape[(dim is not None) :]), leaf.dtype)
-                for leaf, dim in zip(self.leaves, self.dims, strict=True)
-            ),
-        )
+        """The structure, shapes and types per client. A step can be used for all trees with the same key."""
+        per_client = [
+            (tuple(leaf.shape if dim is None else leaf.shape[1:]), leaf.dtype)
+            for leaf, dim in zip(self.leaves, self.dims, strict=True)
+        ]
+        return str(self.spec), tuple(self.dims), *per_client
 
     def first(self, count: int) -> list[Tensor]:
-        """The leaves of the first so many clients."""
+        """The leaves for the first `count` clients."""
         return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]
 
 
 def _with_sorted_names(tree: Any) -> Any:
-    """A tree with the names of its dicts sorted: those that come from a wire have another order."""
+    """A tree with the keys of its dicts sorted, because dicts that were sent may have another order."""
     if isinstance(tree, dict):
         return {key: _with_sorted_names(tree[key]) for key in sorted(tree)}
     if hasattr(tree, "_replace"):
@@ -72,219 +74,224 @@ def _with_sorted_names(tree: Any) -> Any:
 
 
 def tree_shapes(tree: Any) -> tuple[Any, ...]:
-    """What must be equal for trees to be stacked."""
+    """The structure, shapes and types of a tree. They must be equal for trees to be stacked."""
     leaves, spec = tree_flatten(_with_sorted_names(tree))
     return (str(spec), *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))
 
 
-def train_together(
-    method: AnyMethod,
-    clients: Sequence[Client],
-    starts: Sequence[Params],
-    downs: Sequence[Any],
-    kepts: Sequence[Any],
-    phases: Sequence[Sequence[Phase]],
-    training: TrainSection,
-    make_step: MakeStep,
-    purpose: str = "batches",
-) -> list[Outcome]:
-    """Train clients with equal nets and messages of equal shapes: for each what `local.train` gives, to rounding.
+class Trainee(NamedTuple):
+    """A client of a stack and what it trains with."""
 
-    Their phases train the same parts, for any numbers of epochs.
+    client: Client
+    start: Params  # the parameters that it starts from
+    down: Any  # what `Method.prepare` returned
+    kept: Any
+    phases: Sequence[Phase]
+
+
+def train_together(
+    method: AnyMethod, trainees: Sequence[Trainee], training: TrainSection, make_step: MakeStep
+) -> list[Outcome]:
+    """Train clients that have the same net and equal shapes of what they receive and keep.
+
+    Their phases must train the same parts; the numbers of epochs may differ.
     """
-    net = clients[0].net
-    plans = [
-        batch_schedule(client, client.num_examples, own, training, purpose)
-        for client, own in zip(clients, phases, strict=True)
+    net, start = trainees[0].client.net, trainees[0].start
+    schedules = [
+        batch_schedule(trainee.client, trainee.client.num_examples, trainee.phases, training, _PURPOSE)
+        for trainee in trainees
     ]
-    outcomes = [Outcome({name: value.clone() for name, value in start.items()}) for start in starts]
+    outcomes = [Outcome({name: value.clone() for name, value in trainee.start.items()}) for trainee in trainees]
     with in_training(net):
-        for number, phase in enumerate(phases[0]):
-            moving = trainable_names(net, starts[0], phase)
-            order = sorted(range(len(clients)), key=lambda place: -sum(map(len, plans[place][number])))
-            down, kept = (
-                StackedTrees([downs[place] for place in order]),
-                StackedTrees([kepts[place] for place in order]),
-            )
+        for number, phase in enumerate(trainees[0].phases):
+            names = trainable_names(net, start, phase)
+            plans = [
+                ClientPlan(trainee.client, outcome, schedule[number])
+                for trainee, outcome, schedule in zip(trainees, outcomes, schedules, strict=True)
+            ]
+            order = sorted(range(len(plans)), key=lambda position: -len(plans[position].batches))
+            down = StackedTrees([trainees[position].down for position in order])
+            kept = StackedTrees([trainees[position].kept for position in order])
             step = make_step(
-                (id(net), down.key, kept.key, tree_shapes(starts[0])),
-                partial(_stepper, method, net, training, down, kept),
+                (id(net), down.key, kept.key, tree_shapes(start)),
+                partial(_mapped_step, method, net, training, down, kept),
             )
-            Phased(
-                [clients[place] for place in order],
-                [outcomes[place] for place in order],
-                [plans[place][number] for place in order],
-                down,
-                kept,
-                moving,
-                training,
-                purpose,
-                step,
-            ).run()
+            StackedPhase([plans[position] for position in order], down, kept, names, training, step).run()
     return outcomes
 
 
-def _stepper(method: AnyMethod, net: Net, training: TrainSection, downs: StackedTrees, kepts: StackedTrees) -> Step:
-    """One step of one client, mapped over clients: new parameters and optimiser state, the loss's terms, observed."""
+def _mapped_step(method: AnyMethod, net: Net, training: TrainSection, downs: StackedTrees, kepts: StackedTrees) -> Step:
+    """One step of one client, mapped over clients.
 
-    def one(
-        moving: Params,
-        state: Any,
-        fixed: Params,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        key: Tensor,
-        down: list[Tensor],
-        kept: list[Tensor],
-        lr: Tensor,
+    It returns the new parameters, the new state of the optimiser, and (terms of the loss, observed tensors).
+    """
+
+    def step(
+        trainable: Params, state: Any, frozen: Params, batch: Batch, key: Tensor, down: Any, kept: Any, lr: Tensor
     ) -> Any:
-        def total(moving: Params) -> tuple[Tensor, Any]:
+        def total_loss(trainable: Params) -> tuple[Tensor, Any]:
             with draws.DerivedDropout(key), ClientsAsChannels():
-                loss = method.loss(
-                    net,
-                    fixed | moving,
-                    Batch(x, y, weight),
-                    tree_unflatten(down, downs.spec),
-                    tree_unflatten(kept, kepts.spec),
-                )
+                down_tree, kept_tree = tree_unflatten(down, downs.spec), tree_unflatten(kept, kepts.spec)
+                loss = method.loss(net, frozen | trainable, batch, down_tree, kept_tree)
             return loss.total, (loss.terms, loss.observed)
 
-        grads, seen = grad(total, has_aux=True)(moving)
-        moved, after = Optimiser(training, lr).step(moving, grads, state)
-        return moved, after, seen
+        grads, report = grad(total_loss, has_aux=True)(trainable)
+        new_params, new_state = Optimiser(training, lr).step(trainable, grads, state)
+        return new_params, new_state, report
 
-    return vmap(one, in_dims=(0, 0, 0, 0, 0, 0, 0, downs.dims, kepts.dims, None))
+    return vmap(step, in_dims=(0, 0, 0, 0, 0, downs.dims, kepts.dims, None))
 
 
-class Phased:
-    """One phase of a stack; clients are sorted by their numbers of steps, the longest first."""
+class ClientPlan:
+    """The steps of one client in one phase; `epochs` has per epoch the batches, as positions of examples."""
+
+    def __init__(self, client: Client, outcome: Outcome, epochs: list[list[Tensor]]) -> None:
+        self.client, self.outcome, self.epochs = client, outcome, epochs
+        self.batches = [positions for batches in epochs for positions in batches]
+        """One batch per step."""
+        self.last_epoch = len(self.batches) - (len(epochs[-1]) if epochs else 0)
+        """The step that begins the last epoch."""
+        self.earlier_steps = outcome.steps
+        """The number of steps in earlier phases."""
+
+    def key(self, purpose: str, step: int) -> int:
+        """The key of the draws of a step, as in `training.train_client`."""
+        where = self.client.round, self.client.client, self.earlier_steps + step
+        return draws.derive(self.client.seed, _PURPOSE, purpose, *where)
+
+
+class StepInputs(NamedTuple):
+    """The examples and keys of all steps.
+
+    A short batch is padded with its own first example, of weight 0. Another client's example could be NaN.
+    """
+
+    rows: Tensor  # [steps, clients, batch]: rows of the shared array, or positions in the client's examples
+    weights: Tensor  # [steps, clients, batch]: 1, or 0 for padding
+    sizes: Tensor  # [steps, clients]: the numbers of examples
+    keys: Tensor  # [steps, clients]: the keys of dropout
+
+
+class StackState(NamedTuple):
+    """The tensors of the clients in a stack, each [clients, ...]."""
+
+    trainable: Params
+    frozen: Params
+    optimiser: dict[str, Params]
+    terms: dict[str, Tensor]  # the terms of the loss, summed over the examples seen
+    observed: tuple[Tensor, ...]  # summed over the steps of the last epoch
+
+
+class StackedPhase:
+    """One phase of a stack. The plans are sorted by their numbers of steps, the longest first."""
 
     def __init__(
         self,
-        clients: Sequence[Client],
-        outcomes: Sequence[Outcome],
-        plans: Sequence[list[list[Tensor]]],
+        plans: Sequence[ClientPlan],
         down: StackedTrees,
         kept: StackedTrees,
-        moving: list[str],
+        names: list[str],
         training: TrainSection,
-        purpose: str,
         step: Step,
     ) -> None:
-        self.clients, self.outcomes, self.down, self.kept = clients, outcomes, down, kept
-        self.moving, self.training, self.purpose, self.step = moving, training, purpose, step
-        self.flat = [[positions for epoch in plan for positions in epoch] for plan in plans]
-        self.last = [len(flat) - (len(plan[-1]) if plan else 0) for flat, plan in zip(self.flat, plans, strict=True)]
-        self.steps = [len(flat) for flat in self.flat]
-        self.epochs = [bool(plan) for plan in plans]
-        first = clients[0].data
-        self.common = not training.augment and all(
-            client.data.x is first.x and client.data.input == first.input for client in clients
+        self.plans, self.down, self.kept = plans, down, kept
+        self.names, self.training, self.step = names, training, step
+        self.steps = [len(plan.batches) for plan in plans]
+        first = plans[0].client.data
+        self.one_array = not training.augment and all(
+            plan.client.data.x is first.x and plan.client.data.input == first.input for plan in plans
         )
-        """Do all clients' examples lie in one array, normalised alike? Then a batch of all is gathered at once."""
+        """True if all clients' examples are in one array and normalised equally: one call takes a batch of all."""
 
     def run(self) -> None:
-        """All steps; then everything goes back to the clients' outcomes."""
-        for outcome, epochs in zip(self.outcomes, self.epochs, strict=True):
-            outcome.observed = () if epochs else outcome.observed
-        begun = [outcome.steps for outcome in self.outcomes]
-        width = sum(steps > 0 for steps in self.steps)
+        """Take all steps, and add the results to the outcomes of the clients."""
+        for plan in self.plans:
+            if plan.epochs:
+                plan.outcome.observed = ()
+        width = sum(steps > 0 for steps in self.steps)  # the number of clients in the tensors
         if not width:
             return
-        stacked = {
-            name: torch.stack([outcome.params[name] for outcome in self.outcomes[:width]])
-            for name in self.outcomes[0].params
-        }
-        moving = {name: stacked[name] for name in self.moving}
-        fixed = {name: value for name, value in stacked.items() if name not in moving}
-        lr = torch.tensor(self.training.rate(self.clients[0].round))
-        state = vmap(Optimiser(self.training, 0.0).start)(moving)
+        state, inputs = self._start(width), self._inputs(width)
         down, kept = self.down.first(width), self.kept.first(width)
-        terms: dict[str, Tensor] = {}
-        observed: tuple[Tensor, ...] = ()
-        rows, weights, sizes, keys = self.planned(width, begun)
-        there = width
+        lr = torch.tensor(self.training.rate(self.plans[0].client.round))
+        running = width  # the number of clients that have not finished; the values of the others are ignored
         for step in range(self.steps[0]):
-            running = sum(steps > step for steps in self.steps[:there])
-            if running < there:  # what is computed in the places of those that have finished is not looked at
-                self.leave(running, there, moving, terms, observed)
-                there = running
-            if running <= narrowed(width):
+            before, running = running, sum(steps > step for steps in self.steps[:running])
+            self._store(running, before, state)
+            if running <= narrowing_width(width):
                 width = running
-                moving, fixed, terms = (
-                    {name: value[:width] for name, value in part.items()} for part in (moving, fixed, terms)
-                )
-                state = {key: {name: value[:width] for name, value in part.items()} for key, part in state.items()}
-                observed = tuple(value[:width] for value in observed)
+                state = tree_map(lambda value, width=width: value[:width], state)
                 down, kept = self.down.first(width), self.kept.first(width)
-            x, y = self.batch(step, rows[step, :width], begun)
-            moving, state, (fresh, seen) = self.step(
-                moving, state, fixed, x, y, weights[step, :width], keys[step, :width], down, kept, lr
+            batch = Batch(*self._examples(step, inputs.rows[step, :width]), inputs.weights[step, :width])
+            key, sizes = inputs.keys[step, :width], inputs.sizes[step, :width]
+            trainable, optimiser, (terms, observed) = self.step(
+                state.trainable, state.optimiser, state.frozen, batch, key, down, kept, lr
             )
-            for name, value in fresh.items():
-                terms[name] = terms.get(name, 0) + value * sizes[step, :width]
-            if observed and step in self.last[:width]:  # some begin their last epoch, which alone is reported
-                begin = torch.tensor([last == step for last in self.last[:width]])
-                observed = tuple(
-                    torch.where(begin.reshape(-1, *[1] * (value.dim() - 1)), 0, value) for value in observed
-                )
-            observed = tuple(a + b for a, b in zip(observed, seen, strict=True)) if observed else seen
-        self.leave(0, there, moving, terms, observed)
+            terms = {name: state.terms.get(name, 0) + value * sizes for name, value in terms.items()}
+            if state.observed:
+                sums = self._without_earlier_epochs(state.observed, step)
+                observed = tuple(a + b for a, b in zip(sums, observed, strict=True))
+            state = StackState(trainable, state.frozen, optimiser, terms, observed)
+        self._store(0, running, state)
 
-    def leave(
-        self, first: int, width: int, moving: Params, terms: dict[str, Tensor], observed: tuple[Tensor, ...]
-    ) -> None:
-        """The clients from `first` on have finished: what they have goes into their outcomes."""
-        for place in range(first, width):
-            outcome = self.outcomes[place]
-            outcome.params |= {name: value[place].clone() for name, value in moving.items()}
-            outcome.steps += self.steps[place]
-            outcome.examples_seen += sum(map(len, self.flat[place]))
-            for name, value in terms.items():
-                outcome.terms[name] = outcome.terms.get(name, 0) + value[place]
-            outcome.observed = tuple(value[place].clone() for value in observed)
+    def _start(self, width: int) -> StackState:
+        """The state of the first `width` clients before the first step."""
+        outcomes = [plan.outcome for plan in self.plans[:width]]
+        params = {name: torch.stack([outcome.params[name] for outcome in outcomes]) for name in outcomes[0].params}
+        trainable = {name: params[name] for name in self.names}
+        frozen = {name: value for name, value in params.items() if name not in trainable}
+        return StackState(trainable, frozen, vmap(Optimiser(self.training, 0.0).start)(trainable), {}, ())
 
-    def key(self, what: str, place: int, step: int) -> int:
-        """The number that the draws of a client's step come from, as in `local.train`."""
-        client = self.clients[place]
-        return draws.derive(client.seed, self.purpose, what, client.round, client.client, step)
+    def _without_earlier_epochs(self, observed: tuple[Tensor, ...], step: int) -> tuple[Tensor, ...]:
+        """The observed sums, set to 0 for clients that begin their last epoch: only that epoch is reported."""
+        begins = [plan.last_epoch == step for plan in self.plans[: len(observed[0])]]
+        if not any(begins):
+            return observed
+        mask = torch.tensor(begins)
+        return tuple(torch.where(mask.reshape(-1, *[1] * (value.dim() - 1)), 0, value) for value in observed)
 
-    def planned(self, width: int, begun: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """For each step and client: which of its examples and with which weights [steps, width, batch], how many, and
-        the key of its dropout [steps, width].
-        """
-        batch = max(len(positions) for flat in self.flat for positions in flat)
-        rows = torch.zeros(self.steps[0], width, batch, dtype=torch.long)
+    def _store(self, first: int, end: int, state: StackState) -> None:
+        """Store the results of the clients `first` to `end` - 1, which have finished, in their outcomes."""
+        for position in range(first, end):
+            batches, outcome = self.plans[position].batches, self.plans[position].outcome
+            outcome.params |= {name: value[position].clone() for name, value in state.trainable.items()}
+            outcome.steps += len(batches)
+            outcome.examples_seen += sum(map(len, batches))
+            for name, value in state.terms.items():
+                outcome.terms[name] = outcome.terms.get(name, 0) + value[position]
+            outcome.observed = tuple(value[position].clone() for value in state.observed)
+
+    def _inputs(self, width: int) -> StepInputs:
+        """The examples and keys of the first `width` clients for all steps."""
+        size = max(len(positions) for plan in self.plans for positions in plan.batches)
+        rows = torch.zeros(self.steps[0], width, size, dtype=torch.long)
         sizes, keys = torch.zeros(self.steps[0], width), torch.zeros(self.steps[0], width, dtype=torch.long)
-        for place, flat in enumerate(self.flat[:width]):
-            sizes[: len(flat), place] = torch.tensor([float(len(positions)) for positions in flat])
-            keys[: len(flat), place] = torch.tensor(
-                [self.key("dropout", place, begun[place] + step) for step in range(len(flat))]
-            )
-            filled = pad_sequence(flat, batch_first=True, padding_value=-1)
-            filled = F.pad(filled, (0, batch - filled.shape[1]), value=-1)
-            own = torch.where(filled < 0, filled[:, :1], filled)  # what fills a short batch up is its own, of weight 0
-            rows[: len(flat), place] = own
-            if self.common:
-                rows[:, place] = self.clients[place].data.index[rows[:, place]]
-        weights = (torch.arange(batch) < sizes.unsqueeze(-1)).float()
-        return rows, weights, sizes, keys
+        for number, plan in enumerate(self.plans[:width]):
+            steps = len(plan.batches)
+            sizes[:steps, number] = torch.tensor([float(len(positions)) for positions in plan.batches])
+            keys[:steps, number] = torch.tensor([plan.key("dropout", step) for step in range(steps)])
+            padded = pad_sequence(plan.batches, batch_first=True, padding_value=-1)
+            padded = F.pad(padded, (0, size - padded.shape[1]), value=-1)
+            rows[:steps, number] = torch.where(padded < 0, padded[:, :1], padded)
+            if self.one_array:
+                rows[:, number] = plan.client.data.index[rows[:, number]]
+        weights = (torch.arange(size) < sizes.unsqueeze(-1)).float()
+        return StepInputs(rows, weights, sizes, keys)
 
-    def batch(self, step: int, rows: Tensor, begun: list[int]) -> tuple[Tensor, Tensor]:
-        """Inputs [width, batch, ...] and labels [width, batch] of a step."""
-        if self.common:
-            data = self.clients[0].data
+    def _examples(self, step: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [clients, batch, ...] and labels [clients, batch] of a step, for rows [clients, batch]."""
+        if self.one_array:
+            data = self.plans[0].client.data
             x, y = data.normalised(data.x[rows.reshape(-1)]).unflatten(0, rows.shape), data.y[rows]
         else:
-            pieces = []
-            for place, positions in enumerate(rows):
-                change = changer(self.training.augment, self.key("augment", place, begun[place] + step))
-                pieces.append(self.clients[place].data.take(positions, change))
-            x, y = (torch.stack(parts) for parts in zip(*pieces, strict=True))
-        return x if self.clients[0].net.plain else clients_last(x), y
+            parts = []
+            for plan, positions in zip(self.plans, rows, strict=False):
+                augment = augmenter(self.training.augment, plan.key("augment", step))
+                parts.append(plan.client.data.take(positions, augment))
+            x, y = (torch.stack(part) for part in zip(*parts, strict=True))
+        return x if self.plans[0].client.net.channels_first else clients_last(x), y
 
 
-def narrowed(width: int) -> int:
-    """When so few of a stack are still running, the others leave: three quarters, and always at the last one."""
+def narrowing_width(width: int) -> int:
+    """The stack of `width` clients becomes smaller once no more than this number are running."""
     return width * 3 // 4 if width > 2 else width - 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from protofed.engines.engine import ORDINARY, Clients, Report, RoundPlan
 from protofed.engines.loop import Loop
 from protofed.engines.replay import PATIENCE, Replayed
-from protofed.engines.stack_training import Step, train_together, tree_shapes
+from protofed.engines.stack_training import Step, Trainee, train_together, tree_shapes
 from protofed.training import as_trained
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Stacked(Loop):
         alike: dict[Any, list[int]] = {}
         for number, down in downs.items():
             client, kept = self.client(number, round)
-            alone = number if client.net.alone else None
+            alone = number if client.net.trains_alone else None
             trains = tuple(phase.trains for phase in self.method.phases(self.epochs(number, plan)))
             alike.setdefault((id(client.net), alone, trains, tree_shapes(down), tree_shapes(kept)), []).append(number)
         stacks = []
@@ -62,16 +62,11 @@ class Stacked(Loop):
             client.net.check(start)
         different = {id(down): down for down in downs.values()}
         prepared = {key: self.method.prepare(down) for key, down in different.items()}
-        outcomes = train_together(
-            self.method,
-            clients,
-            starts,
-            [prepared[id(down)] for down in downs.values()],
-            kepts,
-            [self.method.phases(self.epochs(number, plan)) for number in downs],
-            self.training,
-            self.step_for,
-        )
+        trainees = [
+            Trainee(client, start, prepared[id(down)], kept, self.method.phases(self.epochs(number, plan)))
+            for client, start, kept, (number, down) in zip(clients, starts, kepts, downs.items(), strict=True)
+        ]
+        outcomes = train_together(self.method, trainees, self.training, self.step_for)
         reports = []
         for number, client, kept, start, outcome in zip(downs, clients, kepts, starts, outcomes, strict=True):
             trained = as_trained(client, kept, downs[number], start, outcome, self.training)

@@ -1,4 +1,6 @@
-"""One thread a process: faster for small nets, and the same sums everywhere. Only pre-training takes more."""
+"""The number of torch threads. Runs use one thread per process: it is faster for small nets, and sums are the same on
+every machine. Only pre-training uses more.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import torch
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Torch uses so many threads in this block, and as many as before after it."""
+    """Inside this block, torch uses `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -21,10 +23,10 @@ def threads(count: int) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Torch uses one thread in this block."""
+    """Inside this block, torch uses one thread."""
     return threads(1)
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Checkpoints: the server's state and what every client keeps, as safetensors with a checksum. Nothing unpickles."""
+"""Checkpoints: the server's state and what every client keeps, as safetensors with a checksum. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -21,60 +21,63 @@ if TYPE_CHECKING:
     from protofed.core import AnyMethod
 
 
-class Stored(NamedTuple):
-    """The state after so many rounds, and the newer checkpoints that are damaged."""
+class Checkpoint(NamedTuple):
+    """The state of a run between two rounds."""
 
-    rounds: int
+    rounds: int  # the number of rounds done
     server: Any
     kept: dict[int, Any]
-    damaged: list[str]
+    damaged: list[str]  # the names of newer checkpoints that are damaged
 
 
-def write_checkpoint(where: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
-    """Write the state after so many rounds; of the older ones the newest stays, in case this one is damaged."""
+def write_checkpoint(folder: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
+    """Write the state after this number of rounds. The previous checkpoint stays, in case this one gets damaged.
+
+    `experiment` is the digest of the config.
+    """
     content = to_bytes({"server": server, "kept": {str(client): state for client, state in kept.items()}})
     name = f"{rounds:06d}"
-    write_atomically(where / f"{name}.safetensors", content)
+    write_atomically(folder / f"{name}.safetensors", content)
     about = {
         "rounds": rounds,
         "clients": sorted(kept),
         "sha256": hashlib.sha256(content).hexdigest(),
         "experiment": experiment,
     }
-    write_atomically(where / f"{name}.json", json.dumps({**about, "check": _checksum(about)}).encode())
-    newest = checkpoint_names(where)[:2]
+    write_atomically(folder / f"{name}.json", json.dumps({**about, "check": _checksum(about)}).encode())
+    newest = checkpoint_names(folder)[:2]
     remove_checkpoints(
-        where, {path.stem for path in (*where.glob("*.json"), *where.glob("*.safetensors"))} - set(newest)
+        folder, {path.stem for path in (*folder.glob("*.json"), *folder.glob("*.safetensors"))} - set(newest)
     )
 
 
-def remove_checkpoints(where: Path, names: Iterable[str]) -> None:
-    """Take checkpoints away; the JSON first, without which the tensors do not count."""
+def remove_checkpoints(folder: Path, names: Iterable[str]) -> None:
+    """Delete checkpoints. The JSON goes first: without it the tensors are no checkpoint."""
     for name in names:
-        (where / f"{name}.json").unlink(missing_ok=True)
-        (where / f"{name}.safetensors").unlink(missing_ok=True)
+        (folder / f"{name}.json").unlink(missing_ok=True)
+        (folder / f"{name}.safetensors").unlink(missing_ok=True)
 
 
 def _checksum(about: dict[str, Any]) -> str:
-    """A hash of what the JSON says: one flipped bit in it is noticed as well as one in the tensors."""
+    """A hash of the JSON's content, so that a flipped bit in it is noticed like one in the tensors."""
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def checkpoint_names(where: Path) -> list[str]:
-    """The names of the checkpoints there are, the newest first."""
+def checkpoint_names(folder: Path) -> list[str]:
+    """The names of all checkpoints in the folder, the newest first."""
     return sorted(
-        (path.stem for path in where.glob("*.json") if re.fullmatch(r"\d{6,}", path.stem)), key=int, reverse=True
+        (path.stem for path in folder.glob("*.json") if re.fullmatch(r"\d{6,}", path.stem)), key=int, reverse=True
     )
 
 
-def latest_checkpoint(where: Path, method: AnyMethod, experiment: str) -> Stored | None:
-    """The newest whole state; None if there never was one."""
-    names = checkpoint_names(where)
+def latest_checkpoint(folder: Path, method: AnyMethod, experiment: str) -> Checkpoint | None:
+    """The newest intact checkpoint; None if the folder has none, an error if all are damaged."""
+    names = checkpoint_names(folder)
     types = method.types()
-    for place, name in enumerate(names):
+    for position, name in enumerate(names):
         try:
-            about = json.loads((where / f"{name}.json").read_text())
-            content = (where / f"{name}.safetensors").read_bytes()
+            about = json.loads((folder / f"{name}.json").read_text())
+            content = (folder / f"{name}.safetensors").read_bytes()
             check = about.pop("check")
             if check != _checksum(about) or hashlib.sha256(content).hexdigest() != about["sha256"]:
                 continue
@@ -83,7 +86,7 @@ def latest_checkpoint(where: Path, method: AnyMethod, experiment: str) -> Stored
             continue
         if about["experiment"] != experiment:
             raise UserError(
-                f"{where} does not fit config.toml, which has changed since. Start a new run with another --out."
+                f"{folder} does not match config.toml, which has changed since. Start a new run with another --out."
             )
         states = group_by_first_name(parts.get("kept", {}))
         try:
@@ -91,11 +94,13 @@ def latest_checkpoint(where: Path, method: AnyMethod, experiment: str) -> Stored
             server = unflatten(types["server"], parts.get("server", {}))
         except (KeyError, ValueError) as problem:
             raise UserError(
-                f"{where} was written by another version of the method, which kept other things. Start a new run."
+                f"{folder} was written by another version of the method, whose state has other parts. "
+                "Start a new run with another --out."
             ) from problem
-        return Stored(about["rounds"], server, kept, names[:place])
+        return Checkpoint(about["rounds"], server, kept, names[:position])
     if names:
         raise UserError(
-            f"None of the checkpoints in {where} is whole ({', '.join(names)}). Start the run again with another --out."
+            f"None of the checkpoints in {folder} is intact ({', '.join(names)}). "
+            "Start the run again with another --out."
         )
     return None

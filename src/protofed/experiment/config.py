@@ -1,7 +1,7 @@
-"""The experiment file: typed sections, defaults, and errors that help.
+"""The experiment file: typed sections with defaults, and helpful error messages.
 
-Every section is a frozen dataclass whose fields are its keys: see `sections.py`; those of [train] live in `local.py`,
-those of a method, a net or a partition with the thing itself.
+Every section is a frozen dataclass; its fields are the keys of the section. `sections.py` lists the sections. Those of
+methods, nets and partitions are the dataclasses of the methods, nets and partitions themselves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.experiment.options import check, check_name, options, toml_value
 from protofed.experiment.sections import (
+    SECTIONS,
     DataSection,
     EngineSection,
     EvalSection,
@@ -34,9 +35,9 @@ from protofed.nets import NETS
 from protofed.training import TrainSection
 
 _DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
-"""What a section is when it has no name."""
+"""The `name` of these sections if the experiment has none."""
 GIVEN = "given"
-"""The name of data, partition and nets that a `protofed.Federation` brings along: arrays and modules, from Python."""
+"""The name of data, partitions and nets that come from Python, in a `protofed.Federation`."""
 
 MAY_CHANGE = (
     "run.rounds",
@@ -47,12 +48,12 @@ MAY_CHANGE = (
     "engine.workers",
     "engine.reason",
 )
-"""What may change when a run is resumed: the result is the same."""
+"""The keys that may change when a run is resumed. They do not change the results of the rounds."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole experiment, resolved."""
+    """An experiment with a value for every option."""
 
     run: RunSection
     data: DataSection
@@ -68,71 +69,73 @@ class Config:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Config:
-        """Check a table of sections; everything that is wrong is reported at once."""
+        """Check a table of sections. All problems are reported at once."""
         problems: list[str] = []
-        sections = ("run", "data", "partition", "net", "method", "train", "eval", "system", "engine")
+        names = (*SECTIONS, *_DEFAULT)
         for name, value in table.items():
-            if name not in sections:
-                what = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
-                problems.append(f"[{name}]: {what}. {did_you_mean(name, sections)}")
+            if name not in names:
+                problem = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
+                problems.append(f"[{name}]: {problem}. {did_you_mean(name, names)}")
             elif name != "net" and not isinstance(value, Mapping):
                 problems.append(f"[{name}]: got {toml_value(value)}, must be a table of keys")
-        tables = {name: value for name, value in table.items() if isinstance(value, Mapping) or name == "net"}
-        got = {name: tables.get(name, {}) for name in sections}
-        data = check("data", DataSection, got["data"], problems)
-        if data and data.name != GIVEN:
-            check_name("data.name", data.name, SOURCES, problems)
-        engine = check("engine", EngineSection, got["engine"], problems)
-        own: dict[str, type[Any]] = {GIVEN: GivenInPython} if data and data.name == GIVEN else {}
-        partition_name, partition = _named("partition", {**PARTITIONS, **own}, got["partition"], problems)
-        method_name, method = _named("method", METHODS, got["method"], problems)
-        config = cls(
-            run=check("run", RunSection, got["run"], problems),
-            data=data,
-            partition_name=partition_name,
-            partition=partition,
-            nets=_net_choices(got["net"], {**NETS, **own}, problems),
-            method_name=method_name,
-            method=method,
-            train=check("train", TrainSection, got["train"], problems),
-            eval=check("eval", EvalSection, got["eval"], problems),
-            system=check("system", SystemSection, got["system"], problems),
-            engine=engine,
+        tables = {name: value for name, value in table.items() if isinstance(value, Mapping)}
+        sections: dict[str, Any] = {
+            name: check(name, kind, tables.get(name, {}), problems) for name, kind in SECTIONS.items()
+        }
+        from_python: dict[str, type[Any]] = {}
+        if data := sections["data"]:
+            if data.name == GIVEN:
+                from_python = {GIVEN: GivenInPython}
+            else:
+                check_name("data.name", data.name, SOURCES, problems)
+        partition_name, partition = _choose(
+            "partition", {**PARTITIONS, **from_python}, tables.get("partition", {}), problems
         )
+        method_name, method = _choose("method", METHODS, tables.get("method", {}), problems)
+        nets = _choose_nets(table.get("net", {}), {**NETS, **from_python}, problems)
         if problems:
             raise ConfigError(problems)
-        return config
+        return cls(
+            **sections,
+            partition_name=partition_name,
+            partition=partition,
+            nets=nets,
+            method_name=method_name,
+            method=method,
+        )
 
-    def counted(self, clients: int) -> Config:
-        """The experiment once it is known how many clients there are."""
+    def with_clients(self, clients: int) -> Config:
+        """The experiment with the number of clients that it has, which may follow from the data."""
         if isinstance(self.run.sample, int) and self.run.sample > clients:
-            raise ConfigError([f"run.sample: got {self.run.sample}, but there are {clients} clients"])
+            raise ConfigError(
+                [f"run.sample: got {self.run.sample}, but there are {clients} clients. Use {clients} or fewer."]
+            )
         return replace(self, data=replace(self.data, clients=clients))
 
     @classmethod
     def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
-        """Read an experiment file (none: the defaults) and change it by "section.key=value" words."""
+        """Read an experiment file (without one: the defaults) and apply "section.key=value" changes."""
         table = _read_toml(Path(file)) if file else {}
         names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
         problems = [problem for word in names_first if (problem := _apply_set(table, word))]
         try:
-            made = cls.of(table)
-        except ConfigError as wrong:
-            problems += wrong.problems
+            config = cls.of(table)
+        except ConfigError as invalid:
+            raise ConfigError([*problems, *invalid.problems]) from None
         if problems:
             raise ConfigError(problems)
-        return made
+        return config
 
     def digest(self) -> str:
-        """A hash of the experiment; what a resumed run may change does not count."""
+        """A hash of the experiment without the keys that a resumed run may change."""
         table = self.table()
-        for place in MAY_CHANGE:
-            section, _, key = place.partition(".")
+        for name in MAY_CHANGE:
+            section, _, key = name.partition(".")
             del table[section][key]
         return hashlib.sha256(repr(table).encode()).hexdigest()
 
     def table(self) -> dict[str, Any]:
-        """Everything resolved, as sections of plain values: `Config.of` gives the same experiment again."""
+        """All sections with plain values. `Config.of` makes the same experiment of them."""
         nets = [
             {
                 "name": net.name,
@@ -156,12 +159,12 @@ class Config:
 
 
 def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What differs between two experiments and matters: keys, or whole sections where another thing is named."""
+    """The keys in which two experiments differ, without those of `MAY_CHANGE`; a section if its name differs."""
     different = []
     for section, old in before.items():
         new = after[section]
         if isinstance(old, list) or isinstance(new, list) or old.get("name") != new.get("name"):
-            different += [section] if repr(old) != repr(new) else []  # repr: 1 client a round is not the share 1.0
+            different += [section] if repr(old) != repr(new) else []  # by repr, because 1 client is not the share 1.0
         else:
             different += [f"{section}.{key}" for key in old if repr(old[key]) != repr(new[key])]
     return [key for key in different if key not in MAY_CHANGE]
@@ -182,12 +185,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _apply_set(table: dict[str, Any], word: str) -> str | None:
-    """Put a "section.key=value" word into the table; what is wrong with the word, if anything.
+    """Apply a "section.key=value" word to the table. Returns the problem with the word, or None.
 
-    A value is read as TOML, or else as text. A new `name` drops the section's other keys: they were the old one's.
+    The value is read as TOML, or as text if it is not TOML. A new `name` drops the other keys of its section, because
+    they are the options of the old name.
     """
-    place, equals, text = word.partition("=")
-    section, dot, key = place.strip().partition(".")
+    name, equals, text = word.partition("=")
+    section, dot, key = name.strip().partition(".")
     if not (equals and dot and section and key):
         return f"--set {word}: must look like section.key=value, for example --set train.lr=0.1"
     try:
@@ -195,19 +199,19 @@ def _apply_set(table: dict[str, Any], word: str) -> str | None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     old = table.get(section, {})
-    same = isinstance(old, dict) and old.get("name", _DEFAULT.get(section)) == value
-    if key == "name" and section in _DEFAULT and not same:
+    same_name = isinstance(old, dict) and old.get("name", _DEFAULT.get(section)) == value
+    if key == "name" and section in _DEFAULT and not same_name:
         old = {}
     if not isinstance(old, dict):
-        return f"--set {word}: [{section}] is not a table in the file; change it there."
+        return f"--set {word}: [{section}] is not a table in the file. Change it in the file."
     table[section] = {**old, key: value}
     return None
 
 
-def _named(
+def _choose(
     section: str, registry: Mapping[str, type[Any]], table: Mapping[str, Any], problems: list[str]
 ) -> tuple[str, Any]:
-    """The thing a section names, made with the section's other keys."""
+    """The name in a section, and the dataclass registered under it, with the section's other keys as its fields."""
     name = table.get("name", _DEFAULT[section.partition("[")[0]])
     if not check_name(f"{section}.name", name, registry, problems):
         return str(name), None
@@ -216,17 +220,18 @@ def _named(
     )
 
 
-def _net_choices(got: Any, registry: Mapping[str, type[Any]], problems: list[str]) -> tuple[NetChoice, ...]:
-    """The nets of [net], or of several [[net]]."""
-    tables = got if isinstance(got, list) else [got]
+def _choose_nets(value: Any, registry: Mapping[str, type[Any]], problems: list[str]) -> tuple[NetChoice, ...]:
+    """The nets of [net], or of several [[net]] tables."""
+    tables = value if isinstance(value, list) else [value]
     if not tables or not all(isinstance(table, Mapping) for table in tables):
-        problems.append(f"[net]: got {toml_value(got)}, must be a table with a name, or a list of them ([[net]])")
+        problems.append(f"[net]: got {toml_value(value)}, must be a table with a name, or a list of them ([[net]])")
         return ()
     choices = []
     for number, table in enumerate(tables, 1):
-        place = "net" if len(tables) == 1 else f"net[{number}]"
+        section = "net" if len(tables) == 1 else f"net[{number}]"
         common = {key: table[key] for key in ("share", "weights") if key in table}
-        name, design = _named(place, registry, {key: table[key] for key in table if key not in common}, problems)
-        keys = check(place, NetKeys, common, problems) or NetKeys()
-        choices.append(NetChoice(name, design, keys.share, keys.weights))
+        name, design = _choose(section, registry, {key: table[key] for key in table if key not in common}, problems)
+        keys = check(section, NetKeys, common, problems)
+        if design is not None and keys is not None:
+            choices.append(NetChoice(name, design, keys.share, keys.weights))
     return tuple(choices)

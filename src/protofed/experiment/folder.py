@@ -1,4 +1,4 @@
-"""A run is a folder: complete enough to resume bit for bit, to redraw every picture and to check every number."""
+"""The run folder: all files that are needed to resume a run bit for bit, draw its pictures and check its numbers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LOCK = ".lock"
+"""The name of the lock file in a run folder."""
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON has it: what is not a finite number is null."""
+    """A value for JSON, in which numbers that are not finite become null."""
     if isinstance(value, dict):
         return {key: json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -38,19 +39,19 @@ def json_value(value: Any) -> Any:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is, at any moment, either the old one or the new one, whole."""
-    beside = path.with_name(f".{path.name}.new")
+    """Write a file so that at any moment it has either its old content or its complete new content."""
+    temporary = path.with_name(f".{path.name}.new")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as problem:
-        beside.unlink(missing_ok=True)  # a full disk needs the room
+        temporary.unlink(missing_ok=True)  # the disk may be full
         problem.filename = str(path)
         raise
-    if os.name == "posix":  # the new name, too, is to outlast a power cut
+    if os.name == "posix":  # so that the new name survives a power failure, too
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -60,22 +61,22 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block has ended: a write is not left half done."""
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+    """Delay Ctrl-C until the block has ended, so that no write is left half done."""
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals only in the main thread
         yield
         return
     caught: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    previous_handler = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
     if caught:
         signal.raise_signal(caught[0])
 
 
 class Folder:
-    """The files of one run."""
+    """The files of one run. `create` makes the folder of a new run, `existing` opens that of an earlier one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,32 +85,32 @@ class Folder:
 
     @classmethod
     @contextmanager
-    def new(cls, path: Path) -> Iterator[Folder]:
-        """An empty folder for a new run, locked; one that has something in it is left alone."""
+    def create(cls, path: Path) -> Iterator[Folder]:
+        """An empty folder for a new run, locked. A folder that is not empty is left unchanged and is an error."""
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file, not a folder. Give another --out.")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise UserError(f"{path} cannot be made: {problem.strerror}. Give another --out.") from problem
-        cls(path).must_be_empty()  # so that nothing is put into a stranger's folder, not even a lock
+            raise UserError(f"{path} cannot be created: {problem.strerror}. Give another --out.") from problem
+        cls(path)._require_empty()  # before the lock is written, so that a folder of something else stays unchanged
         with cls(path).locked() as folder:
-            folder.must_be_empty()  # another run may have come and gone
+            folder._require_empty()  # another run may have used it in between
             yield folder
 
-    def must_be_empty(self) -> None:
-        begun = {LOCK, ".config.toml.new"}  # all that a run leaves which was killed before it had begun
-        if {inside.name for inside in self.path.iterdir()} - begun:
-            way = (
+    def _require_empty(self) -> None:
+        leftovers = {LOCK, ".config.toml.new"}  # of a run that was killed before it wrote its config.toml
+        if {file.name for file in self.path.iterdir()} - leftovers:
+            advice = (
                 "Continue that run with --resume (in Python: resume=True), or give"
                 if (self.path / "config.toml").exists()
                 else "Give"
             )
-            raise UserError(f"{self.path} is there already and not empty. {way} another --out.")
+            raise UserError(f"{self.path} already exists and is not empty. {advice} another --out.")
 
     @classmethod
-    def old(cls, path: Path) -> Folder:
-        """The folder of an earlier run."""
+    def existing(cls, path: Path) -> Folder:
+        """The folder of an earlier run; an error if it is not a run folder."""
         if not (path / "config.toml").is_file():
             raise UserError(
                 f"{path} is not a run folder: it has no config.toml. Give the --out of an earlier `protofed run`."
@@ -118,7 +119,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[Folder]:
-        """This folder, for as long as nobody else may use it; the lock ends with the process, however that ends."""
+        """This folder, locked against other runs. The lock ends with the block, and also when the process dies."""
         lock = FileLock(self.path / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -136,33 +137,33 @@ class Folder:
             lock.release()
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Everything that was asked for, defaults included."""
+        """Write config.toml: the experiment, with its defaults."""
         write_atomically(self.path / "config.toml", tomli_w.dumps(config).encode())
 
     def write_partition(self, partition: Mapping[str, Any]) -> None:
-        """Who holds what."""
+        """Write partition.json: the examples of each client."""
         write_atomically(self.path / "partition.json", json.dumps(partition).encode())
 
     def partition(self) -> dict[str, Any] | None:
-        """Who holds what; None if the run was stopped before it was written."""
+        """The content of partition.json; None if the run was stopped before it was written."""
         path = self.path / "partition.json"
         return read_json(path, "sha256") if path.exists() else None
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """All rounds so far, in place of whatever is there."""
+        """Write rounds.jsonl again, with these rows."""
         write_atomically(
             self.path / "rounds.jsonl", "".join(f"{json.dumps(json_value(dict(row)))}\n" for row in rows).encode()
         )
 
     def add_round(self, row: Mapping[str, Any]) -> None:
-        """One more line."""
+        """Append a row to rounds.jsonl."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(json_value(dict(row)))}\n")
             file.flush()
             os.fsync(file.fileno())
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The rounds that are there, up to the first line that is not whole."""
+        """The rows of rounds.jsonl, up to the first incomplete line."""
         rows = []
         if (self.path / "rounds.jsonl").exists():
             for line in (self.path / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -173,57 +174,58 @@ class Folder:
         return rows
 
     def write_trace(self, rounds: int, prototypes: Prototypes) -> None:
-        """The server's prototypes after so many rounds."""
+        """Write the server's prototypes after this number of rounds."""
         self.traces.mkdir(exist_ok=True)
         write_atomically(self.traces / f"{rounds:06d}.safetensors", to_bytes(prototypes))
 
-    def traced(self) -> list[int]:
-        """The rounds (from 1) whose prototypes were kept."""
+    def traced_rounds(self) -> list[int]:
+        """The rounds (from 1) with prototypes in trace/."""
         return sorted(int(path.stem) for path in self.traces.glob("*.safetensors") if path.stem.isdecimal())
 
     def remove_traces(self, rounds: Iterable[int]) -> None:
-        """Take away the prototypes of these rounds."""
+        """Delete the prototypes of these rounds."""
         for number in rounds:
             (self.traces / f"{number:06d}.safetensors").unlink()
 
     def trace(self) -> list[tuple[int, Prototypes]]:
-        """The server's prototypes over the rounds (from 1) that `run.trace_every` kept."""
-        found = []
-        for number in self.traced():
+        """The server's prototypes in trace/, each with its round (from 1); see `run.trace_every`."""
+        prototypes = []
+        for number in self.traced_rounds():
             path = self.traces / f"{number:06d}.safetensors"
             try:
-                found.append((number, Prototypes.unpack(load(path.read_bytes()))))
+                prototypes.append((number, Prototypes.unpack(load(path.read_bytes()))))
             except (OSError, SafetensorError, KeyError, ValueError) as problem:
                 raise UserError(
-                    f"{path} cannot be read: {problem}. Take it away: the other rounds stand without it."
+                    f"{path} cannot be read: {problem}. Delete it; the other rounds do not need it."
                 ) from problem
-        return found
+        return prototypes
 
     def remove_results(self) -> None:
-        """Take away the final figures of a run that goes on."""
+        """Delete the results of a run that continues."""
         for name in ("result.json", "clients.csv", "reach.json"):
             (self.path / name).unlink(missing_ok=True)
 
-    def finish(self, result: Mapping[str, Any], clients: Sequence[Mapping[str, Any]], reach: Mapping[str, Any]) -> None:
-        """The final figures; result.json is the last: a run that has it has all."""
+    def write_results(
+        self, result: Mapping[str, Any], clients: Sequence[Mapping[str, Any]], distance_limits: Mapping[str, Any]
+    ) -> None:
+        """Write clients.csv, reach.json and, as the last file of a run, result.json."""
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, list(clients[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(clients)
         write_atomically(self.path / "clients.csv", text.getvalue().encode())
-        write_atomically(self.path / "reach.json", json.dumps(json_value(dict(reach))).encode())
+        write_atomically(self.path / "reach.json", json.dumps(json_value(dict(distance_limits))).encode())
         write_atomically(self.path / "result.json", (json.dumps(json_value(dict(result)), indent=2) + "\n").encode())
 
     def result(self) -> dict[str, Any]:
-        """The final figures of a finished run."""
+        """The content of result.json; an error if the run has not finished."""
         path = self.path / "result.json"
         if not path.exists():
-            what = (
-                "has not finished: continue it with --resume"
-                if (self.path / "config.toml").exists()
-                else "is not a run folder"
+            self.existing(self.path)
+            raise UserError(
+                f"{self.path} has no result.json: its run has not finished. "
+                f"Continue it with `protofed run --resume --out {self.path}`."
             )
-            raise UserError(f"{self.path} {what} (it has no result.json).")
         return read_json(path, "method", "dataset", "seed", "rounds", "accuracy", "global", "cost", "seconds")
 
     def clients(self) -> list[dict[str, Any]]:
@@ -237,29 +239,28 @@ class Folder:
         with (self.path / "clients.csv").open(encoding="utf-8", newline="") as file:
             return [{key: value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
 
-    def reach(self) -> dict[str, Any]:
-        """How far examples of each class were from its prototype, for each client."""
+    def distance_limits(self) -> dict[str, Any]:
+        """The content of reach.json: for each client its `DistanceLimits`."""
         return read_json(self.path / "reach.json")
 
 
-_ANEW = "Take it away; `protofed run --resume --out` that folder writes it anew."
-
-
 def must_be_new(path: Path) -> None:
-    """Refuse to write over a file."""
+    """Raise an error instead of overwriting a file."""
     if path.exists():
-        raise UserError(f"{path} is there already. Give another name.")
+        raise UserError(f"{path} already exists. Give another name.")
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """A JSON object that has these keys."""
+    """The JSON object in a file of a run folder; an error if it does not have these keys."""
+    advice = f"Delete it and run `protofed run --resume --out {path.parent}` to recreate it."
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         content = {}
     except (OSError, ValueError) as problem:
-        raise UserError(f"{path} cannot be read: {problem}. {_ANEW}") from problem
+        raise UserError(f"{path} cannot be read: {problem}. {advice}") from problem
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing or not isinstance(content, dict):
-        raise UserError(f"{path} is missing or not a whole one{f': no {missing[0]}' if missing else ''}. {_ANEW}")
+        detail = f" (no {missing[0]})" if missing else ""
+        raise UserError(f"{path} is missing or incomplete{detail}. {advice}")
     return content

@@ -1,4 +1,4 @@
-"""The members of a federation: clients with data and nets, and the balanced test set beside them."""
+"""All clients of an experiment, with data and nets, and the balanced test set."""
 
 from __future__ import annotations
 
@@ -31,35 +31,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Members:
-    """Who there is. Clients are numbered from 0; `parts` says which examples of the data each one holds."""
+    """All clients of an experiment, with data and nets, built from an experiment file or a `Federation`.
+
+    Clients are numbered from 0.
+    """
 
     dataset: str
-    labels: tuple[str | int, ...]  # what the classes 0, 1, ... are called
-    nets: tuple[Net, ...]  # one for each client; clients with equal nets share the object
-    train: tuple[Examples, ...]
-    test: tuple[Examples, ...]
-    balanced: tuple[Examples, ...]  # several where the inputs' shapes or constants differ
-    parts: tuple[Holding, ...]
-    validation: tuple[Examples, ...] = ()  # () where nobody has any
-    groups: tuple[str, ...] = ()  # for each client where its data come from; () or "" where that is not one place
-    remark: str = ""  # to be said wherever a result is shown: "subset", "re-made"
-    notes: tuple[str, ...] = ()  # to be said when a run begins
+    labels: tuple[str | int, ...]  # the names of the classes 0, 1, ...
+    nets: tuple[Net, ...]  # one per client; clients with equal nets share the object
+    train: tuple[Examples, ...]  # one set per client
+    test: tuple[Examples, ...]  # one set per client
+    balanced: tuple[Examples, ...]  # several sets if the shapes of inputs or the constants differ
+    parts: tuple[Holding, ...]  # the positions of each client's examples in the dataset
+    validation: tuple[Examples, ...] = ()  # one set per client, or () if there is no validation
+    groups: tuple[str, ...] = ()  # the origin of each client's data, "" if it has several; () if there are no groups
+    remark: str = ""  # shown with every result, for example "subset" or "re-made"
+    notes: tuple[str, ...] = ()  # shown when a run starts
 
     @classmethod
     def of(cls, config: Config) -> Members:
-        """The members that an experiment file describes."""
+        """The clients that an experiment file describes."""
         if config.data.name == GIVEN:
             raise UserError(
-                "This experiment has data that were given to it in Python, so it runs there only: "
-                "protofed.run(config, out, federation=...), with resume=True to go on."
+                "This experiment has data that were given in Python, so it runs from Python only: "
+                "protofed.run(config, out, federation=...), with resume=True to continue it."
             )
         data = SOURCES[config.data.name](config.data.root)
         data = data.limited(config.data.limit, config.run.seed) if config.data.limit else data
         data = encode_dataset(data, config.data.encoder) if config.data.encoder else data
-        dealt = config.partition.split(data.holdings(), config.data.clients, config.run.seed)
+        holdings = config.partition.split(data.partition_labels(), config.data.clients, config.run.seed)
         parts = tuple(
             _hold_out(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
-            for client, part in enumerate(dealt)
+            for client, part in enumerate(holdings)
         )
         train = [data.train.subset(part.train) for part in parts]
         test = [(data.train if part.own else data.test).subset(part.test) for part in parts]
@@ -68,10 +71,10 @@ class Members:
         if "client" in (config.data.normalise, data.normalise):
             train = [examples.by_own_statistics() for examples in train]
             test, validation = (
-                [part.normalised_like(own) for part, own in zip(given, train, strict=bool(given))]
-                for given in (test, validation)
+                [part.normalised_like(client_train) for part, client_train in zip(sets, train, strict=bool(sets))]
+                for sets in (test, validation)
             )
-            balanced = tuple(test)  # each client's with its own constants
+            balanced = tuple(test)  # the test set of each client, with the client's constants
         nets, notes = load_net_weights(config, build_nets(config, [data.train.shape] * len(parts), data.classes))
         return cls(
             data.name,
@@ -88,19 +91,19 @@ class Members:
         )
 
     @classmethod
-    def remembered(cls, config: Config, partition: Mapping[str, Any]) -> Members:
-        """The members of an earlier run by its partition.json, without any data: enough to predict."""
+    def from_partition(cls, config: Config, partition: Mapping[str, Any]) -> Members:
+        """The clients of an earlier run, from its partition.json and without data. They can predict."""
         if any(choice.name == GIVEN for choice in config.nets):
             raise UserError(
-                "This run has nets that were given to it in Python, so they are needed here, too: "
+                "This run has nets that were given in Python, so they are needed again: "
                 "protofed.Result.load(folder, federation=...)."
             )
-        nothing = tuple(Examples.none(**client["input"]) for client in partition["clients"])
+        no_data = tuple(Examples.empty(**client["input"]) for client in partition["clients"])
         labels = tuple(partition["labels"])
-        nets = build_nets(config, [examples.shape for examples in nothing], len(labels))
+        nets = build_nets(config, [examples.shape for examples in no_data], len(labels))
         parts = tuple(Holding(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
         groups = tuple(client["group"] for client in partition["clients"])
-        return cls(partition["dataset"], labels, nets, nothing, nothing, (), parts, (), groups, partition["remark"])
+        return cls(partition["dataset"], labels, nets, no_data, no_data, (), parts, (), groups, partition["remark"])
 
     @property
     def classes(self) -> int:
@@ -108,37 +111,37 @@ class Members:
 
     @property
     def title(self) -> str:
-        """The dataset as it is to be called wherever a result is shown."""
+        """The name of the dataset, with its remark, as it is shown with every result."""
         return dataset_title(self.dataset, self.remark)
 
     def __len__(self) -> int:
         return len(self.nets)
 
     def server(self, seed: int, round: int) -> Site:
-        """Where the server's hooks run."""
+        """The site of the server's hooks."""
         return Site(self.nets[0], seed, round, None, len(self))
 
     def client(self, seed: int, round: int, number: int) -> Client:
-        """Where a client's hooks run."""
+        """The site of a client's hooks."""
         return Client(self.nets[number], seed, round, number, len(self), self.train[number])
 
     def describe(self) -> dict[str, Any]:
-        """Who holds what, for partition.json, with hashes: of it and the data, of the nets, of weights given."""
+        """The content of partition.json: the examples of each client; hashes of the data, nets and given weights."""
         nets = list(dict.fromkeys(self.nets))
         holdings = [
             {key: value if isinstance(value, bool) else value.tolist() for key, value in part._asdict().items()}
             for part in self.parts
         ]
-        built = [[nets.index(net), net.source] for net in self.nets]
+        sources = [[nets.index(net), net.source] for net in self.nets]
         inputs = [train.input for train in self.train]
-        digest = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs]).encode())
-        arrays = [array for part in (*self.train, *self.test, *self.balanced) for array in (part.x, part.y)]
-        begun = hashlib.sha256()
-        weights = [value for net in nets if net.given for value in net.init(torch.Generator()).values()]
-        weights += [value for net in nets for _, value in sorted(net.layers.items())]
-        for hashed, group in ((digest, arrays), (begun, weights)):
-            for array in {id(array): array for array in group}.values():
-                hashed.update(array.contiguous().numpy().data)
+        data_hash = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs]).encode())
+        arrays = [tensor for part in (*self.train, *self.test, *self.balanced) for tensor in (part.x, part.y)]
+        weights_hash = hashlib.sha256()
+        weights = [value for net in nets if net.fixed_init for value in net.init(torch.Generator()).values()]
+        weights += [value for net in nets for _, value in sorted(net.initial_params.items())]
+        for digest, tensors in ((data_hash, arrays), (weights_hash, weights)):
+            for tensor in {id(tensor): tensor for tensor in tensors}.values():
+                digest.update(tensor.contiguous().numpy().data)
         groups = self.groups or ("",) * len(self)
         clients = [
             {**holding, "group": group, "input": train.input}
@@ -147,57 +150,57 @@ class Members:
         return {
             "dataset": self.dataset,
             "remark": self.remark,
-            "sha256": digest.hexdigest(),
-            "nets": hashlib.sha256(json.dumps(built).encode()).hexdigest(),
-            "start": begun.hexdigest(),
+            "sha256": data_hash.hexdigest(),
+            "nets": hashlib.sha256(json.dumps(sources).encode()).hexdigest(),
+            "start": weights_hash.hexdigest(),
             "labels": list(self.labels),
             "clients": clients,
         }
 
     def majority(self) -> float:
-        """The mean accuracy of clients that always answer their commonest class: what a model has to beat."""
+        """The majority-class baseline: the mean accuracy of always predicting a client's most frequent class."""
         shares = [test.labels.bincount().max().item() / len(test) for test in self.test if len(test)]
         return sum(shares) / len(shares) if shares else float("nan")
 
     def check_nets(self, name: str, method: AnyMethod) -> None:
-        """Refuse nets that the method cannot bring together."""
-        wanted: dict[str, Callable[[Net], Hashable]] = {
+        """Raise an error if the method cannot combine the nets of the clients."""
+        must_be_equal: dict[str, Callable[[Net], Hashable]] = {
             "nothing": lambda net: None,
             "equal dim": lambda net: net.dim,
             "equal nets": lambda net: tuple(net.shapes.items()),
         }
-        if len({wanted[method.needs](net) for net in self.nets}) == 1:
+        if len({must_be_equal[method.needs](net) for net in self.nets}) == 1:
             return
         if method.needs == "equal nets":
-            alike = len({net.name for net in self.nets}) < len(set(self.nets))
-            more = " for inputs of shape {net.shape}" if alike else ""
+            same_name = len({net.name for net in self.nets}) < len(set(self.nets))
+            detail = " for inputs of shape {net.shape}" if same_name else ""
             raise UserError(
-                f"{name} cannot average nets of different shapes: {self.who_has_what(more)}. "
+                f"{name} cannot average nets of different shapes: {self._nets_by_client(detail)}. "
                 "Use one net, or a method that shares prototypes (fedproto)."
             )
         raise UserError(
-            f"{name} cannot bring embeddings of different sizes together: {self.who_has_what(' of dim {net.dim}')}. "
+            f"{name} cannot bring embeddings of different sizes together: {self._nets_by_client(' of dim {net.dim}')}. "
             "Give every net the same dim (net.dim)."
         )
 
-    def who_has_what(self, more: str) -> str:
-        """For example "clients 0-6 have cnn(channels=18), 7-13 cnn(channels=20)"."""
+    def _nets_by_client(self, detail: str) -> str:
+        """For example "clients 0-6 have cnn(channels=18), 7-13 cnn(channels=20)". `detail` is added to each net."""
         groups: list[list[int]] = []
         for number, net in enumerate(self.nets):
             if groups and self.nets[groups[-1][0]] is net:
                 groups[-1].append(number)
             else:
                 groups.append([number])
-        told: list[str] = []
+        parts: list[str] = []
         for group in groups:
             net = self.nets[group[0]]
-            who = f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
-            told.append(f"{who} {'have ' if not told else ''}{net.name}{more.format(net=net)}")
-        return f"clients {', '.join(told)}"
+            clients = f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
+            parts.append(f"{clients} {'have ' if not parts else ''}{net.name}{detail.format(net=net)}")
+        return f"clients {', '.join(parts)}"
 
 
 def dataset_title(dataset: str, remark: str) -> str:
-    """A dataset with what must be said about it.
+    """The name of a dataset with its remark.
 
     >>> dataset_title("synthdigits", "re-made")
     'synthdigits (re-made)'
@@ -205,64 +208,64 @@ def dataset_title(dataset: str, remark: str) -> str:
     return f"{dataset} ({remark})" if remark else dataset
 
 
-def _hold_out(part: Holding, labels: np.ndarray, how: EvalSection, seed: int, client: int) -> Holding:
-    """A client's part with its own test set and validation set taken from its training examples, if asked for."""
-    if how.test == "own" and not part.own:
-        held = stratified_share(labels[part.train], 0.2, random_state(seed, "own test", client))
-        part = part._replace(train=part.train[~held], test=part.train[held], own=True)
-    if how.validation and not len(part.validation):
-        held = stratified_share(labels[part.train], how.validation, random_state(seed, "validation", client))
-        part = part._replace(train=part.train[~held], validation=part.train[held])
+def _hold_out(part: Holding, labels: np.ndarray, evaluation: EvalSection, seed: int, client: int) -> Holding:
+    """A client's part, with a test set and a validation set taken from its training examples if [eval] says so."""
+    if evaluation.test == "own" and not part.own:
+        held_out = stratified_share(labels[part.train], 0.2, random_state(seed, "own test", client))
+        part = part._replace(train=part.train[~held_out], test=part.train[held_out], own=True)
+    if evaluation.validation and not len(part.validation):
+        held_out = stratified_share(labels[part.train], evaluation.validation, random_state(seed, "validation", client))
+        part = part._replace(train=part.train[~held_out], validation=part.train[held_out])
     return part
 
 
 def _origins(data: Dataset, parts: Sequence[Holding]) -> tuple[str, ...]:
-    """For each client where its data come from, if it is one place."""
+    """The group that each client's data come from, "" if there are several; () if the dataset has no groups."""
     if data.train_group is None:
         return ()
-    places = [np.unique(data.train_group[part.train]) for part in parts]
-    return tuple(data.groups[own[0]] if len(own) == 1 and data.groups else "" for own in places)
+    numbers = [np.unique(data.train_group[part.train]) for part in parts]  # of the groups, for each client
+    return tuple(data.groups[number[0]] if len(number) == 1 and data.groups else "" for number in numbers)
 
 
 def build_nets(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:
-    """The nets of an experiment shared out among clients with inputs of these shapes."""
+    """The net of each client, for inputs of these shapes. Clients with equal nets and shapes share the object."""
     designs = [choice.design for choice in config.nets]
     counts = counts_by_share([choice.share for choice in config.nets], len(shapes))
-    places = [place for place, count in enumerate(counts) for _ in range(count)]
-    wanted = list(zip(places, shapes, strict=True))
-    made = {
-        (place, shape): make_net(config.nets[place].name, designs[place], shape, classes, designs)
-        for place, shape in dict.fromkeys(wanted)
+    numbers = [number for number, count in enumerate(counts) for _ in range(count)]  # of each client's [[net]]
+    keys = list(zip(numbers, shapes, strict=True))
+    nets = {
+        (number, shape): make_net(config.nets[number].name, designs[number], shape, classes, designs)
+        for number, shape in dict.fromkeys(keys)
     }
-    return tuple(made[want] for want in wanted)
+    return tuple(nets[key] for key in keys)
 
 
 def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, ...], tuple[str, ...]]:
-    """The nets with the layers that files give them, and a report of what matched."""
+    """The nets with initial weights from files, and a note per file about the tensors that matched."""
     counts = counts_by_share([choice.share for choice in config.nets], len(nets))
     files = [choice.weights for choice, count in zip(config.nets, counts, strict=True) for _ in range(count)]
-    made: dict[tuple[Net, str], Net] = {}
+    loaded: dict[tuple[Net, str], Net] = {}
     notes = []
     for net, file in dict.fromkeys(zip(nets, files, strict=True)):
-        made[net, file] = net.starting_from(read_weights(file)) if file else net
+        loaded[net, file] = net.starting_from(read_weights(file)) if file else net
         if file:
-            left = [name for name in net.shapes if name not in made[net, file].layers]
-            rest = f"; at random: {', '.join(left)}" if left else ""
+            random = [name for name in net.shapes if name not in loaded[net, file].initial_params]
+            rest = f"; at random: {', '.join(random)}" if random else ""
             notes.append(
-                f"net {net.name}: {len(net.shapes) - len(left)} of {len(net.shapes)} tensors from {file}{rest}"
+                f"net {net.name}: {len(net.shapes) - len(random)} of {len(net.shapes)} tensors from {file}{rest}"
             )
-    return tuple(made[key] for key in zip(nets, files, strict=True)), tuple(notes)
+    return tuple(loaded[key] for key in zip(nets, files, strict=True)), tuple(notes)
 
 
 def counts_by_share(shares: list[float], clients: int) -> list[int]:
-    """How many clients each share gets: largest remainders, the first one first.
+    """The number of clients for each share, by largest remainders; of equal remainders the first comes first.
 
     >>> counts_by_share([1, 1, 1], 20)
     [7, 7, 6]
     """
     exact = [share * clients / sum(shares) for share in shares]
     counts = [int(value) for value in exact]
-    order = sorted(range(len(shares)), key=lambda place: (counts[place] - exact[place], place))
-    for place in order[: clients - sum(counts)]:
-        counts[place] += 1
+    by_remainder = sorted(range(len(shares)), key=lambda number: counts[number] - exact[number])  # the largest first
+    for number in by_remainder[: clients - sum(counts)]:
+        counts[number] += 1
     return counts

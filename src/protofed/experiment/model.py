@@ -1,4 +1,4 @@
-"""A model as a run left it: what a client, or the server, answers to new inputs."""
+"""A trained model of a client or the server, and its predictions for new inputs."""
 
 from __future__ import annotations
 
@@ -12,66 +12,75 @@ from torch import Tensor
 
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
-from protofed.net import EVALUATE
+from protofed.net import EVALUATION_BATCH
 
 if TYPE_CHECKING:
     from protofed.core import Net, Params, Scores
     from protofed.examples import Examples
 
-Reach = list[float | None]
-"""For each class the largest distance of a training example to its prototype; None: the client had no such example."""
+DistanceLimits = list[float | None]
+"""For each class the largest distance of a training example from its prototype; None for a class without examples.
+
+An input that is farther from the nearest prototype is reported as unknown. reach.json has them for each client.
+"""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A client's model, or the server's own (`client` is None)."""
+    """A client's model, or the server's own model (`client` is None)."""
 
     client: int | None
     net: Net
-    params: Params  # {}: the server's; it answers, but which of its tensors are the net's is the method's secret
-    answer: Callable[[Tensor], Scores]
-    data: Examples  # its own training examples, if they are here; how inputs are normalised
+    params: Params  # {} for the server, which can predict, but does not say which of its tensors are the net's
+    compute_scores: Callable[[Tensor], Scores]  # of normalised inputs
+    data: Examples  # training examples of the client (server: of client 0), if loaded, and how to normalise inputs
     labels: tuple[str | int, ...]
-    reach: Reach | None = None
+    distance_limits: DistanceLimits | None = None
 
     def predict(self, x: Any, by: str = "head") -> np.ndarray:
-        """For raw inputs [n, ...] an array [n] with the fields `label` and `scores` [classes]; by prototype also
-        `distance`, to the nearest one, and `unknown`: is it farther than that class ever was in training?"""
+        """Predictions for raw inputs [n, ...]: an array [n] with the fields `label` and `scores` [classes].
+
+        By prototype also `distance`, to the nearest prototype, and `unknown`: whether that is more than the largest
+        distance of a training example of the class.
+        """
         self.must_be_finite()
-        inputs = self.data.checked(x)
+        inputs = self.data.checked_inputs(x)
         with torch.no_grad(), one_thread():
-            found = [self.way(self.answer(self.data.normalised(part)), by) for part in inputs.split(EVALUATE)]
-        scores = torch.cat([torch.zeros(0, len(self.labels)), *found]).numpy()
+            batches = (self.data.normalised(batch) for batch in inputs.split(EVALUATION_BATCH))
+            score_batches = [self._scores_by(by, self.compute_scores(batch)) for batch in batches]
+        scores = torch.cat([torch.zeros(0, len(self.labels)), *score_batches]).numpy()
         best, names = scores.argmax(-1), np.array(self.labels)
-        out: dict[str, np.ndarray] = {"label": names[best], "scores": scores}
+        columns: dict[str, np.ndarray] = {"label": names[best], "scores": scores}
         if by.startswith("prototype"):
-            out["distance"] = -scores.max(-1, initial=-np.inf)
-            if self.reach:
-                limit = np.array([-1.0 if far is None else far for far in self.reach], np.float32)
-                slack = 1 + 1e-5  # the same input alone and in a batch differs in the last bits
-                out["unknown"] = ~(out["distance"] <= slack * limit[best])
-        table = np.zeros(len(scores), [(name, column.dtype, column.shape[1:]) for name, column in out.items()])
-        for name, column in out.items():
+            columns["distance"] = -scores.max(-1, initial=-np.inf)
+            if self.distance_limits:
+                limits = np.array([-1.0 if limit is None else limit for limit in self.distance_limits], np.float32)
+                slack = 1 + 1e-5  # an input's distance differs in the last bits between batches
+                columns["unknown"] = ~(columns["distance"] <= slack * limits[best])
+        table = np.zeros(len(scores), [(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
+        for name, column in columns.items():
             table[name] = column
         return table
 
     def must_be_finite(self) -> None:
-        """Refuse a model of a run that has diverged."""
+        """Raise an error if the run has diverged."""
         if not all(torch.isfinite(value).all() for value in self.params.values()):
-            raise UserError("This model's weights are not finite: its run has diverged. Try a smaller train.lr.")
+            raise UserError("The weights of this model are not finite: its run has diverged. Try a smaller train.lr.")
 
-    def way(self, scores: Scores, by: str) -> Tensor:
+    def _scores_by(self, by: str, scores: Scores) -> Tensor:
+        """The scores of one way of predicting; an error if the model does not have it."""
         if by not in scores:
             raise UserError(f"This model cannot predict by {by!r}. {did_you_mean(by, scores)}")
         return scores[by]
 
     @torch.no_grad()
-    def farthest(self) -> Reach | None:
-        """The `reach` of its own training examples, if it can predict by prototype."""
-        far = torch.full((len(self.labels),), -torch.inf)
-        for x, y in self.data.batches(EVALUATE):
-            scores = self.answer(x)
+    def training_distance_limits(self) -> DistanceLimits | None:
+        """The distance limits, measured on its training examples; None if it cannot predict by prototype."""
+        limits = torch.full((len(self.labels),), -torch.inf)
+        for x, y in self.data.batches(EVALUATION_BATCH):
+            scores = self.compute_scores(x)
             if "prototype" not in scores:
                 return None
-            far = far.scatter_reduce(0, y, -scores["prototype"].gather(1, y.unsqueeze(1)).squeeze(1), "amax")
-        return [float(value) if torch.isfinite(value) else None for value in far]
+            distances = -scores["prototype"].gather(1, y.unsqueeze(1)).squeeze(1)
+            limits = limits.scatter_reduce(0, y, distances, "amax")
+        return [float(limit) if torch.isfinite(limit) else None for limit in limits]

@@ -1,118 +1,130 @@
-"""Options: a frozen dataclass's fields, checked strictly, with problems told in words."""
+"""Options: the fields of a frozen dataclass, checked strictly. Problems are explained in plain words."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import math
 import re
-import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from functools import cache
-from itertools import pairwise
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import numpy as np
+import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from protofed.errors import did_you_mean
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 Section = TypeVar("Section")
 
-_PLAIN_WORDS = {
-    r"greater than or equal to (\S+)": r"\1 or more",
-    r"less than or equal to (\S+)": r"\1 or less",
-    r"greater than (\S+)": r"above \1",
-    r"less than (\S+)": r"below \1",
-    "a valid integer": "a whole number",
-    "a valid tuple": "a list",
-    "a valid number": "a number",
-    "a valid string": "text in quotes",
-    "a valid boolean": "true or false",
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+"""No unknown keys, no silent conversions, no NaN. The string below a field is its description."""
+
+_REQUIREMENTS = {
+    "greater_than_equal": "must be {ge:.12g} or more",
+    "less_than_equal": "must be {le:.12g} or less",
+    "greater_than": "must be above {gt:.12g}",
+    "less_than": "must be below {lt:.12g}",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text in quotes",
+    "bool_type": "must be true or false",
+    "tuple_type": "must be a list",
+    "value_error": "{error}",
 }
+"""What a value must be, by pydantic's type of the error."""
 
 
 def toml_value(value: Any) -> str:
-    """A value as one writes it in an experiment file.
+    """A value in the notation of an experiment file.
 
-    >>> print(toml_value("l2"), toml_value((8, 4)), toml_value(True), toml_value(float("nan")))
-    "l2" [8, 4] true nan
+    >>> print(toml_value("l2"), toml_value((8, 4)), toml_value(True), toml_value(float("nan")), toml_value(None))
+    "l2" [8, 4] true nan None
     """
-    if isinstance(value, float) and not math.isfinite(value):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def meanings(kind: Any) -> dict[str, str]:
-    """What each field of a dataclass means: the text that stands below it."""
-    told: dict[str, str] = {}
-    for base in reversed(kind.__bases__):
-        told |= meanings(base) if is_dataclass(base) else {}
-    (made,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(made, ast.ClassDef)
-    return told | {
-        field.target.id: below.value.value
-        for field, below in pairwise(made.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
-    }
+@cache
+def option_descriptions(kind: type[Any]) -> dict[str, str]:
+    """The description of each field of a dataclass: the string below it, here or in a base class."""
+    descriptions: dict[str, str] = {}
+    for base in filter(is_dataclass, reversed(kind.__mro__)):
+        model = create_model("Model", __config__=_STRICT, options=(base, ...))  # _STRICT holds for its dataclass, too
+        properties = model.model_json_schema()["$defs"][base.__name__].get("properties", {})
+        descriptions |= {name: field["description"] for name, field in properties.items() if "description" in field}
+    return descriptions
 
 
-def options(thing: Any) -> dict[str, Any]:
-    """A dataclass's fields as TOML has them."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(thing).items()}
+def options(section: Any) -> dict[str, Any]:
+    """The fields of a dataclass as TOML has them: lists instead of tuples."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(section).items()}
 
 
 def check_name(key: str, name: Any, registry: Mapping[str, Any], problems: list[str]) -> bool:
-    """Is it one of the registered names? If not, say so."""
-    if name is None or (isinstance(name, str) and name in registry):
-        return name is not None
+    """Whether the name is registered. If it is not, a problem is added to the list."""
+    if isinstance(name, str) and name in registry:
+        return True
     problems.append(f"{key}: there is no {toml_value(name)}. {did_you_mean(str(name), registry)}")
     return False
 
 
 def check(
     section: str, kind: Callable[..., Section], table: Mapping[str, Any], problems: list[str], name: str = ""
-) -> Section:
-    """A section's dataclass from its table; problems are added to the list."""
+) -> Section | None:
+    """The dataclass of a section from its table; None if the table has problems, which are added to the list."""
     try:
-        checked = _model(kind)(**{key: _without_numpy(value) for key, value in table.items()})
-    except ValidationError as wrong:
+        checked = _strict_model(kind)(**{key: _without_numpy(value) for key, value in table.items()})
+    except ValidationError as invalid:
         owner = f"{section} {name}" if name else f"[{section}]"
-        problems += [_explain_problem(section, owner, kind, dict(error)) for error in wrong.errors()]
-        return cast("Section", None)  # never used: the problems are raised before
-    return kind(**checked.model_dump())
+        problems += [_explain_problem(section, owner, kind, error) for error in invalid.errors()]
+        return None
+    return kind(**dict(checked))
 
 
 def _without_numpy(value: Any) -> Any:
-    """A value as the dataclasses have it: lists are tuples, numpy's numbers are numbers."""
+    """A value as the dataclasses have it: tuples instead of lists, and numbers of Python instead of numpy's."""
     if isinstance(value, list | tuple):
         return tuple(map(_without_numpy, value))
     return value.item() if isinstance(value, np.generic) else value
 
 
 @cache
-def _model(kind: Any) -> type[BaseModel]:
-    """A strict model of a dataclass's fields: no unknown keys, no silent conversions, no NaN."""
-    hints = get_type_hints(kind, include_extras=True)
-    kinds: dict[str, Any] = {f.name: (hints[f.name], f.default) for f in fields(kind)}
-    return create_model(kind.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **kinds)
+def _strict_model(kind: Any) -> type[BaseModel]:
+    """A strict pydantic model with the fields of a dataclass: their types, limits and defaults."""
+    types = get_type_hints(kind, include_extras=True)
+    definitions: dict[str, Any] = {field.name: (types[field.name], _model_field(field)) for field in fields(kind)}
+    return create_model(kind.__name__, __config__=_STRICT, **definitions)
 
 
-def _explain_problem(section: str, owner: str, kind: Any, error: Mapping[str, Any]) -> str:
-    """One problem in words: the key, what was got, what would do."""
-    key, got = str(error["loc"][0]), error["input"]
+def _model_field(field: Field[Any]) -> Any:
+    """A dataclass field as pydantic has it: with its default, with a function that makes the default, or required."""
+    if field.default is not MISSING:
+        return pydantic.Field(default=field.default)
+    if field.default_factory is not MISSING:
+        return pydantic.Field(default_factory=field.default_factory)
+    return pydantic.Field()
+
+
+def _explain_problem(section: str, owner: str, kind: Any, error: ErrorDetails) -> str:
+    """A problem in plain words: the key, what was got, and what it must be."""
+    key, value, context = str(error["loc"][0]), error["input"], error.get("ctx", {})
+    if error["type"] == "missing":
+        return f"{section}.{key}: missing. It has no default, so it must be set."
     if error["type"] == "extra_forbidden":
-        keys = [f.name for f in fields(kind)]
+        keys = [field.name for field in fields(kind)]
         return f"{section}.{key}: unknown key. " + (did_you_mean(key, keys) if keys else f"{owner} has no options.")
     if error["type"] == "literal_error":
-        words = re.findall(r"'(.*?)'", error["ctx"]["expected"])
-        return f"{section}.{key}: got {toml_value(got)}. {did_you_mean(str(got), words)}"
-    wish = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    for technical, said in _PLAIN_WORDS.items():
-        wish = re.sub(technical, said, wish)
-    return f"{section}.{key}: got {toml_value(got)}, {wish}"
+        choices = re.findall(r"'(.*?)'", context["expected"])
+        return f"{section}.{key}: got {toml_value(value)}. {did_you_mean(str(value), choices)}"
+    template = _REQUIREMENTS.get(error["type"])
+    requirement = template.format(**context) if template else error["msg"]
+    return f"{section}.{key}: got {toml_value(value)}, {requirement}"

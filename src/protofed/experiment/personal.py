@@ -1,7 +1,7 @@
-"""FedNH's measures of personal models (Dai et al. 2023, section 4.1): a client's model on the balanced test set.
+"""FedNH's accuracies of personal models (Dai et al. 2023, section 4.1): a client's model on the balanced test set.
 
-The accuracy is weighted by class in two ways. V: every class that the client holds counts the same. L: every class
-counts as often as the client has it. Beside them `all`: every example counts.
+Classes are weighted in three ways. `v`: equally, all classes that the client holds. `l`: by the number of training
+examples that the client has of the class. `all`: every test example counts the same.
 """
 
 from __future__ import annotations
@@ -12,61 +12,65 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from protofed.engines.scoring import Hits, fitting
+from protofed.engines.scoring import Hits, with_input_shape
 
 if TYPE_CHECKING:
     from protofed.examples import Examples
 
 PERSONAL_KEYS = ("v", "l", "all")
 Personal = dict[str, dict[int, dict[str, float | None]]]
-"""By each way to predict and each client its accuracies."""
+"""Accuracies per way of predicting and client: by `PERSONAL_KEYS`, None if no example counts."""
 
 
-def weighted(hits: Sequence[int], totals: Sequence[int], weights: Sequence[float]) -> float | None:
-    """Section 4.1: accuracy with a weight for each class; None if no example counts.
+def weighted_accuracy(hits: Sequence[int], totals: Sequence[int], weights: Sequence[float]) -> float | None:
+    """Section 4.1: the accuracy with a weight per class; None if no example counts.
 
-    >>> weighted([5, 0, 9], [10, 10, 10], [1, 1, 0])
+    >>> weighted_accuracy([5, 0, 9], [10, 10, 10], [1, 1, 0])
     0.25
     """
-    counted = float(np.dot(weights, totals))
-    return float(np.dot(weights, hits)) / counted if counted > 0 else None
+    weighted_total = float(np.dot(weights, totals))
+    return float(np.dot(weights, hits)) / weighted_total if weighted_total > 0 else None
 
 
-def personal_accuracies(hits: Sequence[int], totals: Sequence[int], held: Sequence[int]) -> dict[str, float | None]:
-    """A client's accuracies, from its hits and the test set's totals by class, and how many examples of each it holds.
+def personal_accuracies(
+    hits: Sequence[int], totals: Sequence[int], train_counts: Sequence[int]
+) -> dict[str, float | None]:
+    """The accuracies of a client's model. All arguments are counts per class.
 
-    >>> personal_accuracies([8, 2, 4], [10, 10, 10], held=[3, 1, 0])
+    `hits`: correct predictions on the test set; `totals`: its examples; `train_counts`: the client's training examples.
+
+    >>> personal_accuracies([8, 2, 4], [10, 10, 10], train_counts=[3, 1, 0])
     {'v': 0.5, 'l': 0.65, 'all': 0.4666666666666667}
     """
     return {
-        "v": weighted(hits, totals, [count > 0 for count in held]),
-        "l": weighted(hits, totals, held),
-        "all": weighted(hits, totals, [1] * len(totals)) if any(held) else None,
+        "v": weighted_accuracy(hits, totals, [count > 0 for count in train_counts]),
+        "l": weighted_accuracy(hits, totals, train_counts),
+        "all": weighted_accuracy(hits, totals, [1] * len(totals)) if any(train_counts) else None,
     }
 
 
-def by_client(
+def accuracies_by_client(
     hits: Mapping[int, Hits], train: Sequence[Examples], balanced: Sequence[Examples], classes: int
 ) -> Personal:
-    """The accuracies, from hits by client."""
-    found: Personal = {}
-    for client, ways in sorted(hits.items()):
-        labels = torch.cat([part.labels for part in fitting(balanced, train[client].shape)])
+    """The accuracies of all clients, from their hits on the balanced test set."""
+    accuracies: Personal = {}
+    for client, client_hits in sorted(hits.items()):
+        labels = torch.cat([part.labels for part in with_input_shape(balanced, train[client].shape)])
         totals = torch.bincount(labels, minlength=classes)
-        held = torch.bincount(train[client].labels, minlength=classes).tolist()
-        for way, right in ways.items():
-            found.setdefault(way, {})[client] = personal_accuracies(right, totals.tolist(), held)
-    return found
+        train_counts = torch.bincount(train[client].labels, minlength=classes).tolist()
+        for way, class_hits in client_hits.items():
+            accuracies.setdefault(way, {})[client] = personal_accuracies(class_hits, totals.tolist(), train_counts)
+    return accuracies
 
 
 def mean_and_std(rows: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Means over the clients that hold examples, and standard deviations: how fair a method is (Table 2)."""
-    found: dict[str, Any] = {}
+    """The mean and standard deviation over the clients that have examples. Table 2 calls the deviation fairness."""
+    statistics: dict[str, Any] = {}
     for key in PERSONAL_KEYS:
         values = [value for row in rows if (value := row[key]) is not None]
-        found |= (
+        statistics |= (
             {key: float(np.mean(values)), f"{key}_std": float(np.std(values))}
             if values
             else {key: None, f"{key}_std": None}
         )
-    return found
+    return statistics

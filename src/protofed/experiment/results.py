@@ -1,4 +1,4 @@
-"""What a run gave: the figures of result.json, the rows of rounds.jsonl and of clients.csv."""
+"""The result of a run, and the content of result.json, rounds.jsonl and clients.csv."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from protofed import __version__
 from protofed.engines.engine import Evaluation, Report
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
-from protofed.experiment import checkpoint
-from protofed.experiment.accuracy import Reporting, over_clients
+from protofed.experiment.accuracy import Reporting, accuracy_mean_and_std
+from protofed.experiment.checkpoint import latest_checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json
 from protofed.experiment.members import Members
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from protofed.experiment.federation import Federation
 
 RoundRow = dict[str, Any]
+"""A row of rounds.jsonl or clients.csv, or a part of result.json: numbers by name."""
 
 
 class State(NamedTuple):
@@ -44,67 +45,76 @@ class State(NamedTuple):
     kept: dict[int, Any]
 
     def model(self, client: int | None) -> Model:
-        """A client's model, or the server's own."""
+        """The model of a client, or of the server (None)."""
         config, members, method = self.config, self.members, self.config.method
         if client is None:
             net = members.nets[0]
-            return Model(
-                None, net, {}, partial(method.predict_global, net, self.server), members.train[0], members.labels
-            )
+            predict_global = partial(method.predict_global, net, self.server)
+            return Model(None, net, {}, predict_global, members.train[0], members.labels)
         if not isinstance(client, int) or not 0 <= client < len(members):
-            raise UserError(f"There is no client {client!r}; they are numbered from 0 to {len(members) - 1}.")
+            raise UserError(f"There is no client {client!r}; clients are numbered from 0 to {len(members) - 1}.")
         site = members.client(config.run.seed, config.run.rounds - 1, client)
         down, kept = method.broadcast(self.server, client), self.kept[client]
         with one_thread():
             params = params_for_testing(method, site, kept, down, config.train)
 
-        def answer(x: Tensor) -> Scores:
+        def compute_scores(x: Tensor) -> Scores:
             return method.predict(site.net, params, x, down, kept)
 
-        return Model(client, site.net, method.exportable_params(params, kept), answer, site.data, members.labels)
+        exportable = method.exportable_params(params, kept)
+        return Model(client, site.net, exportable, compute_scores, site.data, members.labels)
 
-    def spokesman(self) -> int | None:
-        """Whose model predicts when nobody is named: the server's (None) if it has one, else client 0's."""
-        own = self.model(None)
-        return None if own.answer(torch.zeros(1, *own.data.shape)) else 0
+    def default_client(self) -> int | None:
+        """The client that predicts if the user names none: the server (None) if it has a model, else client 0."""
+        model = self.model(None)
+        return None if model.compute_scores(torch.zeros(1, *model.data.shape)) else 0
 
-    def reach(self) -> dict[str, Any]:
-        """For every client how far its training examples are from their prototypes."""
-        return {str(client): self.model(client).farthest() for client in sorted(self.kept)}
+    def distance_limits(self) -> dict[str, Any]:
+        """The `DistanceLimits` of every client, for reach.json."""
+        return {str(client): self.model(client).training_distance_limits() for client in sorted(self.kept)}
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave: `summary` is result.json, `rounds` rounds.jsonl, `clients` clients.csv."""
+    """The result of a run: `summary` is result.json, `rounds` rounds.jsonl, `clients` clients.csv."""
 
     summary: dict[str, Any]
     rounds: list[RoundRow]
     clients: list[RoundRow]
     folder: Path | None
     state: State = field(repr=False)
-    reach: dict[str, Any] = field(repr=False)
+    distance_limits: dict[str, Any] = field(repr=False)  # reach.json
 
     @classmethod
     def load(cls, folder: str | Path, federation: Federation | None = None) -> Result:
-        """A finished run from its folder; of data only what was given from Python is needed, and for tuned models."""
-        files = Folder.old(Path(folder))
+        """The result of a finished run, from its folder.
+
+        Data are needed only if a `federation` was given in Python, or if the method tunes models before a test.
+        """
+        files = Folder.existing(Path(folder))
         summary, config = files.result(), Config.load(files.path / "config.toml")
         partition = read_json(files.path / "partition.json", "sha256", "dataset", "labels", "clients")
         if federation:
             config, members = federation.config(config), federation.members(config)
             if any(members.describe()[key] != partition.get(key) for key in ("sha256", "nets")):
-                raise UserError(f"{files.path} was made with other data or nets: its partition.json does not fit.")
+                raise UserError(
+                    f"{files.path} was made with other data or nets: its partition.json does not match. "
+                    "Give the federation of that run."
+                )
         elif config.method.tune(config.train.epochs):
-            members = Members.of(config)
+            members = members_with_data(config, files.path)
         else:
-            members = Members.remembered(config, partition)
-        stored = checkpoint.latest_checkpoint(files.checkpoints, config.method, config.digest())
-        if stored is None:
+            members = Members.from_partition(config, partition)
+        checkpoint = latest_checkpoint(files.checkpoints, config.method, config.digest())
+        if checkpoint is None:
             raise UserError(f"{files.checkpoints} is empty. Start a new run.")
-        if stored.rounds < config.run.rounds:
-            raise UserError(f"{files.checkpoints} has no whole last round. Write it anew with --resume.")
-        state = State(config, members, stored.server, stored.kept)
-        return cls(summary, files.rounds(), files.clients(), files.path, state, files.reach())
+        if checkpoint.rounds < config.run.rounds:
+            raise UserError(
+                f"{files.checkpoints} has no intact checkpoint of the last round. "
+                f"Run `protofed run --resume --out {files.path}` to recreate it."
+            )
+        state = State(config, members, checkpoint.server, checkpoint.kept)
+        return cls(summary, files.rounds(), files.clients(), files.path, state, files.distance_limits())
 
     @property
     def prototypes(self) -> Prototypes | None:
@@ -113,49 +123,64 @@ class Result:
 
     @property
     def labels(self) -> tuple[str | int, ...]:
-        """What the classes 0, 1, ... are called."""
+        """The names of the classes 0, 1, ..."""
         return self.state.members.labels
 
     def model(self, client: int) -> nn.Module:
-        """A client's trained module, in the form it was given in, for normalised inputs."""
-        held = self.state.model(client)
-        return held.net.loaded(held.params)
+        """A client's trained module, for normalised inputs. A module given in Python keeps its form."""
+        model = self.state.model(client)
+        return model.net.loaded(model.params)
 
     def predict(self, x: Any, client: int | None = None, by: str = "head") -> np.ndarray:
-        """What a client answers to raw inputs; without one the server's model, or client 0's. See `Model.predict`."""
-        held = self.state.model(self.state.spokesman() if client is None else client)
-        return replace(held, reach=self.reach.get(str(held.client))).predict(x, by)
+        """Predictions of a client for raw inputs: see `Model.predict`. Without a client: of `State.default_client`."""
+        model = self.state.model(self.state.default_client() if client is None else client)
+        return replace(model, distance_limits=self.distance_limits.get(str(model.client))).predict(x, by)
 
 
-def ways(scores: Sequence[Evaluation]) -> list[str]:
-    """Every way to predict that the method has, the two standard ones first."""
-    return list(dict.fromkeys(["head", "prototype", *(way for score in scores for way in score.correct)]))
+def members_with_data(config: Config, folder: Path | None) -> Members:
+    """The members of a run with their data, which a run folder does not hold. They must match its partition.json."""
+    members = Members.of(config)
+    if folder and members.describe()["sha256"] != (Folder(folder).partition() or {}).get("sha256"):
+        raise UserError(
+            f"{folder} was run on other data than those found now: its partition.json does not match them. "
+            "Restore the data of the run."
+        )
+    return members
 
 
-def spread(scores: Sequence[Evaluation], way: str, reporting: Reporting) -> dict[str, float] | None:
-    """Mean and standard deviation over clients of one way to predict."""
-    having = [score for score in scores if way in score.correct]
-    return over_clients([score.correct[way] for score in having], [score.total for score in having], reporting)
+def ways_of_predicting(evaluations: Sequence[Evaluation]) -> list[str]:
+    """The method's ways of predicting. The two standard ones always come first, even if the method lacks them."""
+    return list(
+        dict.fromkeys(["head", "prototype", *(way for evaluation in evaluations for way in evaluation.correct)])
+    )
 
 
-def accuracy_columns(scores: Sequence[Evaluation], reporting: Reporting) -> RoundRow:
-    """The accuracies of a round, by way of predicting; null where nothing was tested."""
+def accuracy_over_clients(evaluations: Sequence[Evaluation], way: str, reporting: Reporting) -> dict[str, float] | None:
+    """The mean and standard deviation over clients for one way of predicting; None if no client was tested this way."""
+    tested = [evaluation for evaluation in evaluations if way in evaluation.correct]
+    return accuracy_mean_and_std(
+        [evaluation.correct[way] for evaluation in tested], [evaluation.total for evaluation in tested], reporting
+    )
+
+
+def accuracy_columns(evaluations: Sequence[Evaluation], reporting: Reporting) -> RoundRow:
+    """A round's columns with the accuracy per way of predicting; null where nothing was tested."""
     row: RoundRow = {}
-    for way in ways(scores):
-        over = spread(scores, way, reporting)
-        row |= {f"accuracy_{way}": over and over["mean"], f"accuracy_{way}_std": over and over["std"]}
+    for way in ways_of_predicting(evaluations):
+        accuracy = accuracy_over_clients(evaluations, way, reporting)
+        row |= {f"accuracy_{way}": accuracy and accuracy["mean"], f"accuracy_{way}_std": accuracy and accuracy["std"]}
     return row
 
 
 def mean_terms(reports: Sequence[Report]) -> dict[str, float]:
-    """Each term of the loss, averaged over the examples that all clients saw."""
+    """Each term of the loss, averaged over all examples that the clients trained on."""
     seen = sum(report.examples_seen for report in reports)
     names = dict.fromkeys(name for report in reports for name in report.terms)
     return {name: sum(report.terms.get(name, 0.0) for report in reports) / seen for name in names} if seen else {}
 
 
 def cost_columns(ups: Iterable[Any], downs: Iterable[Any]) -> RoundRow:
-    """What the messages of a round cost, up and down."""
+    """A round's columns with the size of its messages, up to the server and down to the clients."""
     up, down = (sum(map(message_size, messages), Size()) for messages in (ups, downs))
     return {
         "up_params": up.params,
@@ -167,9 +192,10 @@ def cost_columns(ups: Iterable[Any], downs: Iterable[Any]) -> RoundRow:
 
 
 def result_summary(
-    config: Config, members: Members, rounds: Sequence[RoundRow], scores: Sequence[Evaluation], personal: Personal
+    config: Config, members: Members, rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation], personal: Personal
 ) -> RoundRow:
-    """The figures of result.json; null is what the method does not have."""
+    """The content of result.json. Values that the method does not have are null."""
+    last = rounds[-1]
 
     def total(key: str) -> float:
         return float(sum(row[key] for row in rounds))
@@ -181,21 +207,21 @@ def result_summary(
         "seed": config.run.seed,
         "rounds": len(rounds),
         "clients": len(members),
-        "accuracy": {way: spread(scores, way, config.eval.reporting) for way in ways(scores)},
-        "majority": members.majority(),
-        "domains": _domains(members, scores),
-        "best": _best_round(rounds),
-        "global": {
-            "accuracy": rounds[-1]["accuracy_global"],
-            "prototype": rounds[-1].get("accuracy_global_prototype"),
+        "accuracy": {
+            way: accuracy_over_clients(evaluations, way, config.eval.reporting)
+            for way in ways_of_predicting(evaluations)
         },
+        "majority": members.majority(),
+        "domains": _domains(members, evaluations),
+        "best": _best_round(rounds),
+        "global": {"accuracy": last["accuracy_global"], "prototype": last.get("accuracy_global_prototype")},
         "personal": {
             **mean_and_std(list(personal.get("head", {}).values())),
-            **{way: mean_and_std(list(found.values())) for way, found in personal.items() if way != "head"},
+            **{way: mean_and_std(list(by_client.values())) for way, by_client in personal.items() if way != "head"},
             "clients": config.eval.clients if personal else None,
         },
         "miou": {"mean": None, "per_class": None},
-        "loss": rounds[-1]["loss"],
+        "loss": last["loss"],
         "cost": {
             **{key: round(total(key) / len(rounds)) for key in ("up_params", "down_params", "up_counts")},
             **{key: round(total(key)) for key in ("up_bytes", "down_bytes")},
@@ -212,54 +238,58 @@ def result_summary(
     }
 
 
-def _domains(members: Members, scores: Sequence[Evaluation]) -> RoundRow | None:
-    """Mean accuracies over the clients of each domain, hospital, subject, if clients have one each."""
+def _domains(members: Members, evaluations: Sequence[Evaluation]) -> RoundRow | None:
+    """The mean accuracies over the clients of each domain, hospital or subject; None if clients have no single one."""
     if not any(members.groups):
         return None
-    mine = {
-        group: [score for score in scores if members.groups[score.client] == group]
+    by_group = {
+        group: [evaluation for evaluation in evaluations if members.groups[evaluation.client] == group]
         for group in dict.fromkeys(members.groups)
     }
     return {
-        group: {way: (over := spread(own, way, "clients")) and over["mean"] for way in ways(scores)}
-        for group, own in mine.items()
+        group: {
+            way: (accuracy := accuracy_over_clients(of_group, way, "clients")) and accuracy["mean"]
+            for way in ways_of_predicting(evaluations)
+        }
+        for group, of_group in by_group.items()
     }
 
 
 def _best_round(rounds: Sequence[RoundRow]) -> RoundRow | None:
-    """The round with the highest accuracy on the validation sets, the first one first, and its test accuracies."""
+    """The first round with the highest accuracy on the validation sets, and its test accuracies."""
     way = next((way for way in ("head", "prototype") if any(row.get(f"validation_{way}") for row in rounds)), None)
     if way is None:
         return None
-    top = max(rounds, key=lambda row: row.get(f"validation_{way}") or 0.0)
+    best = max(rounds, key=lambda row: row.get(f"validation_{way}") or 0.0)
     return {
-        "round": top["round"],
-        "validation": top[f"validation_{way}"],
-        **{key: top[key] for key in top if key.startswith("accuracy_") and not key.endswith("_std")},
+        "round": best["round"],
+        "validation": best[f"validation_{way}"],
+        **{key: best[key] for key in best if key.startswith("accuracy_") and not key.endswith("_std")},
     }
 
 
-def client_rows(members: Members, scores: Sequence[Evaluation], personal: Personal) -> list[RoundRow]:
+def client_rows(members: Members, evaluations: Sequence[Evaluation], personal: Personal) -> list[RoundRow]:
     """The rows of clients.csv."""
 
-    def row(score: Evaluation) -> RoundRow:
-        train = members.train[score.client]
+    def row(evaluation: Evaluation) -> RoundRow:
+        client, correct, total = evaluation
+        train = members.train[client]
         return {
-            "client": score.client,
-            "net": members.nets[score.client].name,
-            **({"group": members.groups[score.client]} if any(members.groups) else {}),
+            "client": client,
+            "net": members.nets[client].name,
+            **({"group": members.groups[client]} if any(members.groups) else {}),
             "classes": " ".join(str(members.labels[label]) for label in train.labels.unique().tolist()),
             "train": len(train),
-            "test": score.total,
+            "test": total,
             **{
-                f"accuracy_{way}": score.correct[way] / score.total if way in score.correct else None
-                for way in ways(scores)
+                f"accuracy_{way}": correct[way] / total if way in correct else None
+                for way in ways_of_predicting(evaluations)
             },
             **{
-                f"personal_{key}" + ("" if way == "head" else f"_{way}"): found.get(score.client, {}).get(key)
-                for way, found in personal.items()
+                f"personal_{key}" + ("" if way == "head" else f"_{way}"): by_client.get(client, {}).get(key)
+                for way, by_client in personal.items()
                 for key in PERSONAL_KEYS
             },
         }
 
-    return [row(score) for score in scores]
+    return [row(evaluation) for evaluation in evaluations]

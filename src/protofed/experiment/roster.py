@@ -1,4 +1,4 @@
-"""Who takes part in a round: drawn from the seed and the round, never from what happened before."""
+"""The clients of a round. They are drawn from the seed and the number of the round alone."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ if TYPE_CHECKING:
 
 
 class Roster(NamedTuple):
-    """The clients of a round, by number, in order."""
+    """The clients that take part in one round, in the order of their numbers."""
 
-    sampled: list[int]  # who is sent something
-    clients: list[int]  # who trains: those who are late may be left out
-    slow: dict[int, int]  # who of them is slow, and how many epochs it does
+    sampled: list[int]  # the clients that get the server's message
+    clients: list[int]  # the clients that train: the sampled ones, without slow ones if these are dropped
+    slow: dict[int, int]  # the epochs of each slow client that trains
 
 
 def draw_roster(config: Config, members: Members, number: int) -> Roster:
-    """The clients of round `number`, from 0."""
+    """The clients of round `number`; the first round is 0."""
     sampled, system = draw_clients(config, members, number), config.system
     generator = draws.generator(config.run.seed, "slow", number, None)
-    places = torch.randperm(len(sampled), generator=generator)[: round(system.slow * len(sampled))].tolist()
-    epochs = torch.randint(config.train.epochs + 1, (len(places),), generator=generator).tolist()
-    slow = {sampled[place]: done for place, done in sorted(zip(places, epochs, strict=True))}
+    positions = torch.randperm(len(sampled), generator=generator)[: round(system.slow * len(sampled))].tolist()
+    epochs = torch.randint(config.train.epochs + 1, (len(positions),), generator=generator).tolist()
+    slow = {sampled[position]: count for position, count in sorted(zip(positions, epochs, strict=True))}
     if system.late == "drop":
         return Roster(sampled, [client for client in sampled if client not in slow], {})
     return Roster(sampled, sampled, slow)
 
 
 def clients_per_round(config: Config, clients: int) -> int:
-    """How many clients a round has."""
-    wanted = config.run.sample
-    return wanted if isinstance(wanted, int) else max(1, round(wanted * clients))
+    """The number of clients per round, of `clients` clients in all."""
+    sample = config.run.sample
+    return sample if isinstance(sample, int) else max(1, round(sample * clients))
 
 
 def draw_clients(config: Config, members: Members, number: int) -> list[int]:
-    """Who is drawn: everybody alike, or in proportion to their examples, who then have some."""
+    """The sampled clients of round `number`, with equal probabilities or in proportion to their training examples.
+
+    In proportion to their examples, a client without examples is never drawn, unless no client has any.
+    """
     clients, count = len(members), clients_per_round(config, len(members))
     generator = draws.generator(config.run.seed, "sample", number, None)
     sizes = torch.tensor([len(train) for train in members.train], dtype=torch.double)

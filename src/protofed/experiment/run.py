@@ -1,4 +1,4 @@
-"""`protofed.run`: an experiment, from its description to its result."""
+"""`protofed.run`: runs an experiment and returns its result."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def run(
 ) -> Result:
     """Run an experiment: a `Config`, a table of sections, or an experiment file. With `out`, write a run folder.
 
-    A `federation` of your own arrays replaces [data] and [partition], and [net] if it has nets. Training asks the
-    memory allocator of this process to keep freed memory: see `engines.memory`.
+    `resume` continues the run in the folder `out`. `watchers` observe the run. A `federation` of your own arrays
+    replaces [data] and [partition], and [net] if it has nets. Training asks the memory allocator of this process to
+    keep freed memory: see `engines.memory`.
     """
     if resume and out is None:
-        raise UserError("resume=True continues the run in `out`: give that folder.")
+        raise UserError("resume=True continues the run in the folder `out`, but got out=None. Give the folder.")
     if federation is not None and not hasattr(federation, "members"):
         raise UserError(f"federation: got a {type(federation).__name__}; must be a protofed.Federation.")
     if not isinstance(config, Config):
@@ -47,11 +48,11 @@ def run(
     config = federation.config(config) if federation else config
     members = federation.members(config) if federation else Members.of(config)
     members.check_nets(config.method_name, config.method)
-    config = resolve_engine(config.counted(len(members)), members)
+    config = resolve_engine(config.with_clients(len(members)), members)
     if config.run.tensorboard and out is not None:
         require_tensorboard()
     keep_freed_memory()
-    with one_thread(), _opened(out, resume, config, members) as folder:
+    with one_thread(), _open_folder(out, resume, config, members) as folder:
         runner = Runner(config, members, folder, watchers)
         try:
             with uninterrupted():
@@ -62,7 +63,7 @@ def run(
 
 
 def resolve_engine(config: Config, members: Members) -> Config:
-    """The experiment with its engine chosen; an engine that was named stays."""
+    """The experiment with a chosen engine instead of `auto`. An engine that is named stays."""
     if config.engine.name != "auto":
         return config
     per_round = clients_per_round(config, len(members))
@@ -71,23 +72,23 @@ def resolve_engine(config: Config, members: Members) -> Config:
 
 
 @contextmanager
-def _opened(out: str | Path | None, resume: bool, config: Config, members: Members) -> Iterator[Folder | None]:
-    """A new run folder, or with `resume` that of an earlier run of the same experiment, locked; None without `out`."""
+def _open_folder(out: str | Path | None, resume: bool, config: Config, members: Members) -> Iterator[Folder | None]:
+    """A locked run folder: a new one, or with `resume` that of an earlier run of the experiment; None without `out`."""
     if out is None:
         yield None
     elif not resume:
-        with Folder.new(Path(out)) as folder:
+        with Folder.create(Path(out)) as folder:
             folder.write_config(config.table())
             folder.write_partition(members.describe())
             yield folder
     else:
-        with Folder.old(Path(out)).locked() as folder:
+        with Folder.existing(Path(out)).locked() as folder:
             _check_same_experiment(folder, config, members.describe())
             yield folder
 
 
 def _check_same_experiment(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
-    """Refuse to resume another experiment."""
+    """Raise an error if the folder is of another experiment."""
     if keys := changed_keys(Config.load(folder.path / "config.toml").table(), config.table()):
         raise UserError(
             f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE[:-1])}, not {', '.join(keys)}. "
@@ -103,5 +104,5 @@ def _check_same_experiment(folder: Folder, config: Config, partition: dict[str, 
     elif before.get("start") != partition["start"]:
         raise UserError(
             f"{folder.path} was started with other weights than its nets have now. Call torch.manual_seed before you "
-            "make the nets, or give functions that make them. protofed.Result.load opens the run as it is."
+            "make the nets, or give functions that make them. protofed.Result.load opens the run without resuming it."
         )

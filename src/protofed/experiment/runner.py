@@ -15,18 +15,18 @@ from protofed.experiment.checkpoint import latest_checkpoint, remove_checkpoints
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
-from protofed.experiment.personal import Personal, by_client
+from protofed.experiment.personal import Personal, accuracies_by_client
 from protofed.experiment.results import (
     Result,
     RoundRow,
     State,
     accuracy_columns,
+    accuracy_over_clients,
     client_rows,
     cost_columns,
     mean_terms,
     result_summary,
-    spread,
-    ways,
+    ways_of_predicting,
 )
 from protofed.experiment.roster import clients_per_round, draw_roster
 from protofed.experiment.tensorboard import TensorBoard
@@ -97,7 +97,7 @@ class Runner:
         if done < wanted:
             folder.remove_results()
         if every := self.config.run.trace_every:  # traces that were written because the round was to be the last
-            folder.remove_traces(n for n in folder.traced() if n >= done and not self._is_due(n, every))
+            folder.remove_traces(n for n in folder.traced_rounds() if n >= done and not self._is_due(n, every))
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
 
@@ -137,7 +137,7 @@ class Runner:
         result = self._result()
         if self.folder:
             with uninterrupted():
-                self.folder.finish(result.summary, result.clients, result.reach)
+                self.folder.write_results(result.summary, result.clients, result.distance_limits)
         for watcher in self.watchers:
             watcher.finished(result)
         return result
@@ -159,7 +159,7 @@ class Runner:
             client_rows(self.members, self.evaluations, personal),
             self.folder.path if self.folder else None,
             state,
-            state.reach() if by_prototype else {},
+            state.distance_limits() if by_prototype else {},
         )
 
     def one_round(self, number: int) -> RoundRow:
@@ -179,7 +179,7 @@ class Runner:
         self.evaluations = self._evaluate(number) if tests_now else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting)
         row |= self._validation_accuracies(number) if self.evaluations else {}
-        row |= self._global_accuracies() if self.evaluations else {"accuracy_global": None}
+        row |= self.global_accuracies() if self.evaluations else {"accuracy_global": None}
         row["miou"] = None
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
@@ -230,17 +230,18 @@ class Runner:
         else:
             wanted = draw_roster(self.config, self.members, last).clients
         hits |= self.engine.examine(last, self._messages([client for client in wanted if client not in hits]))
-        return by_client(hits, self.members.train, self.members.balanced, len(self.members.labels))
+        return accuracies_by_client(hits, self.members.train, self.members.balanced, len(self.members.labels))
 
     def _validation_accuracies(self, number: int) -> RoundRow:
         """The mean accuracies on the clients' validation sets, if they have any."""
         if not self.members.validation:
             return {}
         evaluations, reporting = self._evaluate(number, "validation"), self.config.eval.reporting
-        spreads = {way: spread(evaluations, way, reporting) for way in ways(evaluations)}
-        return {f"validation_{way}": over["mean"] for way, over in spreads.items() if over}
+        ways = ways_of_predicting(evaluations)
+        accuracies = {way: accuracy_over_clients(evaluations, way, reporting) for way in ways}
+        return {f"validation_{way}": accuracy["mean"] for way, accuracy in accuracies.items() if accuracy}
 
-    def _global_accuracies(self) -> RoundRow:
+    def global_accuracies(self) -> RoundRow:
         """The server's own model on the balanced test set, if it has a model: by head, and by other ways."""
         predict = partial(self.method.predict_global, self.members.nets[0], self.server)
         counts = [tally(predict, part) for part in self.members.balanced]

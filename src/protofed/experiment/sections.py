@@ -1,6 +1,7 @@
-"""The sections of an experiment file that belong to no method, net or partition: their keys, defaults and meanings.
+"""The sections of an experiment file that do not depend on a name: their keys, defaults and descriptions.
 
-[train] lives in `local.py`; `config.py` puts them together.
+[train] is in `training.py`. [partition], [net] and [method] are the dataclasses that their `name` chooses. `config.py`
+puts all sections together.
 """
 
 from __future__ import annotations
@@ -13,102 +14,103 @@ from pydantic import BeforeValidator
 
 from protofed.experiment.accuracy import Reporting
 from protofed.nets import Design
+from protofed.training import TrainSection
 
 
 def _share_or_number(value: Any) -> Any:
-    """Check `run.sample`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
+    """Check the value of `run.sample`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
         return value
     raise ValueError("must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients")
 
 
 @dataclass(frozen=True)
 class RunSection:
-    """[run]"""
+    """The [run] section: rounds, sampling of clients, and what is written."""
 
     seed: Annotated[int, Ge(0)] = 0
-    """all randomness comes from it"""
+    """seed of all randomness in the run"""
     rounds: Annotated[int, Ge(1)] = 50
-    """how many rounds the run has"""
+    """number of rounds"""
     sample: Annotated[int | float, BeforeValidator(_share_or_number)] = 1.0
-    """clients in a round: 1.0 is all of them, 0.1 a tenth, 1 a single one"""
+    """clients per round: a share (1.0 is all clients, 0.1 a tenth of them) or a whole number (1 is a single client)"""
     sampling: Literal["uniform", "by_size"] = "uniform"
-    """who they are: everybody alike, or in proportion to their training examples"""
+    """uniform: every client is equally likely; by_size: with probability proportional to its training examples"""
     eval_every: Annotated[int, Ge(1)] = 1
-    """test the clients every so many rounds, and after the last one"""
+    """number of rounds between two tests of the clients; they are also tested after the last round"""
     checkpoint_every: Annotated[int, Ge(1)] = 1
-    """store the state every so many rounds, and after the last one: what --resume goes on from"""
+    """number of rounds between two checkpoints, from which --resume continues; the last round has one, too"""
     trace_every: Annotated[int, Ge(0)] = 0
-    """keep the server's prototypes in trace/ every so many rounds, and after the last one; 0: never"""
+    """number of rounds between two copies of the server's prototypes in trace/, also after the last round; 0: none"""
     tensorboard: bool = False
-    """write the numbers of rounds.jsonl for TensorBoard, too, in tensorboard/ (extra protofed[tensorboard])"""
+    """whether tensorboard/ gets the numbers of rounds.jsonl for TensorBoard (extra protofed[tensorboard])"""
 
 
 @dataclass(frozen=True)
 class DataSection:
-    """[data]"""
+    """The [data] section: the dataset, and the number of clients."""
 
     name: str = "digits"
-    """`protofed list datasets` shows them"""
+    """name of the dataset; `protofed list datasets` shows all"""
     root: str = ""
-    """the folder that has the data files; "": $PROTOFED_DATA, else ~/.cache/protofed"""
+    """folder with the data files; "": $PROTOFED_DATA, or ~/.cache/protofed if that is not set"""
     clients: Annotated[int, Ge(0)] = 0
-    """how many clients there are; 0: as many as the data have by themselves in this partition, else 20"""
+    """number of clients; 0: the number the partition implies (domains, subjects, 1 if pooled), otherwise 20"""
     limit: Annotated[int, Ge(0)] = 0
-    """use only so many training examples, drawn from run.seed; 0: all"""
+    """number of training examples to use, drawn at random with run.seed; 0: all"""
     encoder: str = ""
-    """a file of `protofed export` or `pretrain`: its body, frozen, makes features of the inputs, once; "": none"""
+    """file of `protofed export` or `pretrain`; its frozen body turns the inputs into features, once; "": no encoder"""
     normalise: Literal["dataset", "client"] = "dataset"
-    """dataset: as docs/data.md says, mostly by constants; client: each client by its own means and deviations"""
+    """dataset: as docs/data.md says, mostly by constants; client: by each client's own means and standard deviations"""
 
 
 @dataclass(frozen=True)
 class EvalSection:
-    """[eval]"""
+    """The [eval] section: how clients are tested."""
 
     test: Literal["dataset", "own"] = "dataset"
-    """dataset: clients are tested on their part of the data's test set; own: on a fifth of each class they hold"""
+    """dataset: clients are tested on their part of the dataset's test set; own: on a fifth of each class they hold"""
     validation: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """the share of its training examples that every client sets aside to choose the best round by"""
+    """share of its training examples that every client sets aside to choose the best round"""
     personal: bool = False
-    """score each client's latest model on the balanced test set as FedNH does; takes as many passes as clients"""
+    """whether each client's latest model is scored on the balanced test set, as in FedNH; takes one pass per client"""
     clients: Literal["all", "round"] = "all"
-    """whose personal models are scored: all clients' (never trained: what it would start from), or the last round's"""
+    """personal models to score; all: of all clients (if never trained, the initial one); round: of the last round's"""
     reporting: Reporting = "clients"
     """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
 
 
 @dataclass(frozen=True)
 class SystemSection:
-    """[system]"""
+    """The [system] section: clients that are slow."""
 
     slow: Annotated[float, Ge(0), Le(1)] = 0.0
-    """the share of a round's clients, drawn anew, that are slow: they do 0 to train.epochs epochs, at random"""
+    """share of a round's clients that are slow, drawn per round; they train for 0 to train.epochs epochs, at random"""
     late: Literal["keep", "drop"] = "keep"
-    """what becomes of them: their partial work counts, or they are left out of the round"""
+    """keep: the partial work of slow clients counts; drop: slow clients are left out of the round"""
 
 
 @dataclass(frozen=True)
 class EngineSection:
-    """[engine]"""
+    """The [engine] section: how the clients of a round are computed."""
 
     name: Literal["auto", "loop", "stacked"] = "auto"
-    """loop: one client after the other; stacked: clients of one net at once; auto: chosen by a fixed rule"""
+    """loop: one client after another; stacked: clients with the same net at once; auto: chosen by a fixed rule"""
     workers: Annotated[int, Ge(0)] = 0
-    """processes; 0: one a core where the work is worth it. The result does not depend on it"""
+    """number of processes; 0: one per core if the work is worth it; the result does not depend on it"""
     reason: str = ""
-    """why `auto` chose as it did; written by the run"""
+    """why `auto` chose this engine; written by the run"""
 
 
 @dataclass(frozen=True)
 class GivenInPython:
-    """What is given in Python has no options here."""
+    """A partition or net that was given in Python: it has no options in an experiment file."""
 
 
 @dataclass(frozen=True)
 class NetChoice:
-    """A net, how many of the clients have it, relative to the other nets, and the file it starts from."""
+    """A net, its share of the clients relative to the other nets, and the file with its initial weights."""
 
     name: str
     design: Design
@@ -118,9 +120,20 @@ class NetChoice:
 
 @dataclass(frozen=True)
 class NetKeys:
-    """The keys of a [net] that every net has."""
+    """The keys of [net] that do not depend on the net."""
 
     share: Annotated[float, Gt(0), Le(1e6)] = 1.0
-    """how many of the clients have this net, relative to the other [[net]]s"""
+    """share of the clients that have this net, relative to the other [[net]] tables"""
     weights: str = ""
-    """a .safetensors file, or a .pt state dict, with layers to start from: the body's, or all; "": random ones"""
+    """file with the initial weights of the body or of all layers: .safetensors, or a .pt state dict; "": random ones"""
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "run": RunSection,
+    "data": DataSection,
+    "train": TrainSection,
+    "eval": EvalSection,
+    "system": SystemSection,
+    "engine": EngineSection,
+}
+"""The sections that do not depend on a name."""

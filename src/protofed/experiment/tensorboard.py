@@ -1,4 +1,4 @@
-"""TensorBoard's copy of rounds.jsonl: every number of a round as a scalar (extra `protofed[tensorboard]`)."""
+"""The numbers of rounds.jsonl for TensorBoard, each as a scalar per round (extra `protofed[tensorboard]`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def require_tensorboard() -> None:
 
 
 def scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a line of rounds.jsonl by name, without lists and without missing values.
+    """The names and values of all numbers in a line of rounds.jsonl, without lists and missing values.
 
     >>> dict(scalars({"round": 3, "loss": {"pull": 0.5}, "accuracy_global": None, "clients": [0, 1], "up_params": 7}))
     {'loss/pull': 0.5, 'up_params': 7}
@@ -43,7 +43,7 @@ def scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
 
 
 class TensorBoard(Watcher):
-    """Writes event files into a folder. A resumed run writes all of them again, from its rounds."""
+    """Writes event files into a folder. A resumed run writes those of its earlier rounds again."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter

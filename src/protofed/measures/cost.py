@@ -1,4 +1,4 @@
-"""What a run has sent, and how much of it until it was good enough; from the rows of rounds.jsonl."""
+"""Communication cost of a run, in total and until an accuracy was reached, from the rows of rounds.jsonl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COST_KEYS = ("up_params", "down_params", "up_bytes", "down_bytes")
 
 
 def cost_of_rounds(rows: Sequence[RoundRow]) -> dict[str, int]:
-    """Numbers and bytes, up and down and both, in these rounds.
+    """The numbers and bytes that were sent in these rounds, up and down; `bytes` is the sum of both directions.
 
     >>> cost_of_rounds([{"up_params": 2, "down_params": 3, "up_bytes": 8, "down_bytes": 12}] * 2)
     {'rounds': 2, 'up_params': 4, 'down_params': 6, 'up_bytes': 16, 'down_bytes': 24, 'bytes': 40}
@@ -22,9 +22,9 @@ def cost_of_rounds(rows: Sequence[RoundRow]) -> dict[str, int]:
 
 
 def cost_until(rows: Sequence[RoundRow], accuracy: float, key: str = "accuracy_head") -> dict[str, int] | None:
-    """What was sent until `key` was this high for the first time, that round included; None if it never was."""
-    for place, row in enumerate(rows):
-        reached = row.get(key)
-        if reached is not None and reached >= accuracy:
-            return cost_of_rounds(rows[: place + 1])
+    """The cost up to and including the first round in which `key` is at least `accuracy`; None if there is none."""
+    for position, row in enumerate(rows):
+        value = row.get(key)
+        if value is not None and value >= accuracy:
+            return cost_of_rounds(rows[: position + 1])
     return None

@@ -1,4 +1,4 @@
-"""How far clients are apart: their features from a central model's, and their gradients (Michieli & Ozay 2021, 5.1)."""
+"""Distance of clients' features from a central model's, and between their gradients (Michieli & Ozay 2021, 5.1)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from protofed.net import EVALUATE, Batch, Net, Params
+from protofed.net import EVALUATION_BATCH, Batch, Net, Params
 
 if TYPE_CHECKING:
     from protofed.examples import Examples
 
 
 def bandwidth(q: Tensor) -> float:
-    """The usual width of the kernel: the median distance between two different rows of q [n, dim]."""
-    apart = torch.cdist(q.double(), q.double())
-    pairs = apart[~torch.eye(len(q), dtype=torch.bool)]
+    """The usual kernel width: the median distance between two different rows of q [n, dim]; 1 if that is 0 or n < 2."""
+    distances = torch.cdist(q.double(), q.double())
+    pairs = distances[~torch.eye(len(q), dtype=torch.bool)]
     return float(pairs.median()) if len(pairs) and pairs.median() > 0 else 1.0
 
 
@@ -32,22 +32,25 @@ def mmd(p: Tensor, q: Tensor, width: float) -> float:
 
 
 def kernel_mean(a: Tensor, b: Tensor, width: float) -> float:
-    """The mean of exp(-||x - y||^2 / 2 width^2) over all pairs; some rows at a time, so that memory stays small."""
+    """The mean of exp(-||x - y||^2 / 2 width^2) over all pairs of rows x of a and y of b."""
     total = 0.0
-    for part in a.double().split(1024):
-        total += float(torch.exp(-torch.cdist(part, b.double()).square() / (2 * width**2)).sum())
+    for rows in a.double().split(1024):  # a few rows at a time to save memory
+        total += float(torch.exp(-torch.cdist(rows, b.double()).square() / (2 * width**2)).sum())
     return total / (len(a) * len(b))
 
 
 def mean_mmd(features: Sequence[Tensor], central: Tensor, width: float | None = None) -> float:
-    """Eq. (16): the mean over clients of the discrepancy between their features and a central model's."""
-    wide = bandwidth(central) if width is None else width
-    found = [mmd(own, central, wide) for own in features if len(own)]
-    return sum(found) / len(found)
+    """Eq. (16): the mean over clients of the discrepancy between their features and a central model's features.
+
+    `width` None: the `bandwidth` of the central features. Clients without features are left out.
+    """
+    width = bandwidth(central) if width is None else width
+    discrepancies = [mmd(client_features, central, width) for client_features in features if len(client_features)]
+    return sum(discrepancies) / len(discrepancies)
 
 
 def feature_discrepancy(ours: float, baseline: float) -> float:
-    """Eq. (17), FFD in percent: how much nearer to central features than the baseline's, both as Eq. (16).
+    """Eq. (17), FFD in percent: how much closer to the central features than the baseline; both values from Eq. (16).
 
     >>> feature_discrepancy(ours=0.3, baseline=0.4)
     25.0
@@ -64,23 +67,23 @@ def gradient_dissimilarity(
 ) -> float:
     """Fig. 2, third row: the mean over clients of ||grad L_k - grad L||^2, without dropout.
 
-    grad L weighs clients by their examples (Eq. 1); clients without any are left out. `loss` is a batch's mean,
-    from the logits that `answer` gives, or the net.
+    grad L weights clients by their numbers of examples (Eq. 1). Clients without examples are left out. `loss` is the
+    mean loss of a batch, from the logits that `answer` returns; without `answer`, from the logits of the net.
     """
     logits = answer or (lambda params, x: net(params, x)[1])
     names = sorted(name for name in params if net.trains(name, params[name]))
-    grads, sizes = [], []
+    gradients, sizes = [], []
     for part in parts:
         if not len(part):
             continue
-        own = torch.zeros(sum(params[name].numel() for name in names), dtype=torch.double)
-        for x, y in part.batches(EVALUATE):
-            leaves = {name: params[name].detach().requires_grad_() for name in names}
-            value = loss(logits({**params, **leaves}, x), Batch.of(x, y))
-            found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            own += torch.cat([grad.flatten() for grad in found]).double() * len(y) / len(part)
-        grads.append(own)
+        gradient = torch.zeros(sum(params[name].numel() for name in names), dtype=torch.double)
+        for x, y in part.batches(EVALUATION_BATCH):
+            trainable = {name: params[name].detach().requires_grad_() for name in names}
+            value = loss(logits({**params, **trainable}, x), Batch.of(x, y))
+            grads = torch.autograd.grad(value, list(trainable.values()), allow_unused=True, materialize_grads=True)
+            gradient += torch.cat([grad.flatten() for grad in grads]).double() * len(y) / len(part)
+        gradients.append(gradient)
         sizes.append(len(part))
-    stacked, weights = torch.stack(grads), torch.tensor(sizes, dtype=torch.double)
+    stacked, weights = torch.stack(gradients), torch.tensor(sizes, dtype=torch.double)
     central = (weights / weights.sum()) @ stacked
     return float((stacked - central).square().sum(1).mean())

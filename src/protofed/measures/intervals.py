@@ -1,4 +1,4 @@
-"""Means over seeds, with 95 % intervals of Student's t, and differences between settings on the same seeds."""
+"""Means over seeds with 95 % confidence intervals (Student's t), and paired differences between settings."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _FIGURES = {
     "by prototype": ("accuracy", "prototype"),
     "server": ("global", "accuracy"),
 }
-"""What is compared over seeds, and where result.json has it."""
+"""The figures that are compared over seeds, and their section and key in result.json."""
 
 
 class Interval(NamedTuple):
-    """A mean and the half-width of its 95 % interval, which one value alone does not have."""
+    """A mean and its 95 % confidence interval, mean ± half."""
 
     mean: float
-    half: float | None
-    number: int
+    half: float | None  # half the width of the interval; None for a single value
+    number: int  # how many values
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        """Of values that were drawn independently.
+        """The interval from values that were drawn independently.
 
         >>> Interval.of([1.0, 2.0, 3.0])
         Interval(mean=2.0, half=2.4841377118, number=3)
@@ -40,47 +40,50 @@ class Interval(NamedTuple):
         mean, number = float(np.mean(values)), len(values)
         if number < 2:
             return cls(mean, None, number)
-        wide = float(stats.t.ppf(0.975, number - 1)) * float(np.std(values, ddof=1)) / number**0.5
-        return cls(mean, round(wide, 10), number)
+        half = float(stats.t.ppf(0.975, number - 1)) * float(np.std(values, ddof=1)) / number**0.5
+        return cls(mean, round(half, 10), number)
 
     @property
-    def sure(self) -> bool:
-        """Is 0 outside of it?"""
+    def excludes_zero(self) -> bool:
+        """Whether 0 lies outside of the interval."""
         return self.half is not None and abs(self.mean) > self.half
 
     def percent(self, sign: str = "") -> str:
-        """As people read it: "94.4 ± 1.2"."""
-        around = "" if self.half is None else f" ± {100 * self.half:.1f}"
-        return f"{100 * self.mean:{sign}.1f}{around}"
+        """The interval in percent, such as "94.4 ± 1.2". `sign` "+": positive means get a plus sign."""
+        half = "" if self.half is None else f" ± {100 * self.half:.1f}"
+        return f"{100 * self.mean:{sign}.1f}{half}"
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval | None:
-    """The mean difference on the seeds that both have, which share partitions, samples and batches.
+def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Interval | None:
+    """The mean difference over the seeds that both have; runs with one seed share partitions, samples and batches.
+
+    Values and baseline are by seed. None if they have no seed in common.
 
     >>> paired({0: 0.5, 1: 0.75}, {1: 0.5, 0: 0.25, 2: 0.0})
     Interval(mean=0.25, half=0.0, number=2)
     """
-    seeds = sorted(ours.keys() & theirs.keys())
-    return Interval.of([ours[seed] - theirs[seed] for seed in seeds]) if seeds else None
+    seeds = sorted(values.keys() & baseline.keys())
+    return Interval.of([values[seed] - baseline[seed] for seed in seeds]) if seeds else None
 
 
 class SettingRow(NamedTuple):
-    """A setting, over its seeds."""
+    """The figures of one setting over its seeds."""
 
     setting: str
     figures: dict[str, dict[int, float]]  # by name, then by seed
 
     def interval(self, name: str) -> Interval | None:
+        """The mean of a figure over seeds; None if no seed has it."""
         values = list(self.figures.get(name, {}).values())
         return Interval.of(values) if values else None
 
-    def beside(self, other: SettingRow, name: str) -> Interval | None:
-        """How much better than the other setting, seed by seed."""
-        return paired(self.figures.get(name, {}), other.figures.get(name, {}))
+    def compared_with(self, baseline: SettingRow, name: str) -> Interval | None:
+        """By how much a figure is higher than in the baseline, paired by seed."""
+        return paired(self.figures.get(name, {}), baseline.figures.get(name, {}))
 
 
 def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """What a result.json has of the figures that are compared over seeds."""
+    """The figures of a result.json that are compared over seeds, by name."""
     for name, (section, key) in _FIGURES.items():
         value = result[section][key]
         value = value["mean"] if isinstance(value, Mapping) else value
@@ -91,21 +94,26 @@ def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def read_sweep(folder: Path) -> list[SettingRow]:
-    """The rows of a finished sweep."""
+    """The settings of a finished sweep, from its folder."""
     if not (folder / "sweep.json").is_file():
-        raise UserError(f"{folder} is not the folder of a finished sweep: it has no sweep.json. Give its --out.")
+        raise UserError(
+            f"{folder} is not the folder of a finished sweep: it has no sweep.json. Give the --out of a sweep."
+        )
     stored = json.loads((folder / "sweep.json").read_text())
     return [
         SettingRow(
-            " ".join(f"{key}={value}" for key, value in one["setting"].items()),
-            {name: {int(seed): value for seed, value in of["seeds"].items()} for name, of in one["figures"].items()},
+            " ".join(f"{key}={value}" for key, value in row["setting"].items()),
+            {
+                name: {int(seed): value for seed, value in figure["seeds"].items()}
+                for name, figure in row["figures"].items()
+            },
         )
-        for one in stored
+        for row in stored
     ]
 
 
-def settings_as_json(found: Sequence[SettingRow]) -> list[dict[str, Any]]:
-    """Everything of the table, and what it was made of."""
+def settings_as_json(rows: Sequence[SettingRow]) -> list[dict[str, Any]]:
+    """The content of sweep.json: per setting its intervals, its values per seed, and the difference from the first."""
     return [
         {
             "setting": dict(word.split("=", 1) for word in row.setting.split()),
@@ -114,8 +122,8 @@ def settings_as_json(found: Sequence[SettingRow]) -> list[dict[str, Any]]:
                 for name, values in row.figures.items()
             },
             "beside_first": {
-                name: gap._asdict() for name in row.figures if (gap := row.beside(found[0], name)) is not None
+                name: gap._asdict() for name in row.figures if (gap := row.compared_with(rows[0], name)) is not None
             },
         }
-        for row in found
+        for row in rows
     ]

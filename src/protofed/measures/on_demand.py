@@ -1,4 +1,4 @@
-"""What can be measured of a finished run: each measure is a table of rows and columns, made on demand."""
+"""Measures of a finished run, computed on demand. Each measure is a table of rows and columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protofed.core import Scores, cross_entropy
-from protofed.engines.scoring import fitting, hit, predicted
+from protofed.engines.scoring import hit, predicted, with_input_shape
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
@@ -22,38 +22,37 @@ from protofed.measures.discrepancy import bandwidth, gradient_dissimilarity, mea
 from protofed.measures.evenness import evenness
 from protofed.measures.geometry import centres, cosine_similarities, drift, scatter
 from protofed.measures.question import Measurement, Question, Rows
-from protofed.methods.parts.margins import aggregate_mean_margin, other_classes, semantic_margins
-from protofed.net import EVALUATE
+from protofed.methods.parts.margins import aggregate_mean_margin, other_class_distances, semantic_margins
+from protofed.net import EVALUATION_BATCH
 from protofed.prototypes import Prototypes
 
-EACH, CENTRE = 500, 1000
-"""Discrepancy compares at most so many features of a client, and so many of the other run."""
+_FEATURES_PER_CLIENT, _FEATURES_OF_OTHER_RUN = 500, 1000
+"""The largest numbers of features that `discrepancy` compares."""
 
 
 @torch.no_grad()
-def _asked_by_head(answer: Callable[[Tensor], Scores], parts: Sequence[Examples]) -> tuple[Tensor, Tensor] | None:
+def _scores_by_head(answer: Callable[[Tensor], Scores], parts: Sequence[Examples]) -> tuple[Tensor, Tensor] | None:
     """The scores [n, classes] by head of all examples, and their labels [n]; None if there are none."""
-    batches = (batch for part in parts for batch in part.batches(EVALUATE))
-    found = [(scores["head"], y) for x, y in batches if "head" in (scores := answer(x))]
-    return (torch.cat([scores for scores, _ in found]), torch.cat([y for _, y in found])) if found else None
+    batches = (batch for part in parts for batch in part.batches(EVALUATION_BATCH))
+    scored = [(scores["head"], y) for x, y in batches if "head" in (scores := answer(x))]
+    return (torch.cat([scores for scores, _ in scored]), torch.cat([y for _, y in scored])) if scored else None
 
 
-def _of_clients(asked: Question) -> dict[int, tuple[Tensor, Tensor]]:
-    """Scores and labels of each client on its own test set, if it has one."""
-    found = {
-        client: _asked_by_head(model.answer, [asked.state.members.test[client]]) for client, model in asked.models()
-    }
-    return {client: answers for client, answers in found.items() if answers}
+def _client_scores(question: Question) -> dict[int, tuple[Tensor, Tensor]]:
+    """Scores and labels per client on its own test set, for the clients that have one."""
+    tests = question.state.members.test
+    scored = {client: _scores_by_head(model.compute_scores, [tests[client]]) for client, model in question.models()}
+    return {client: scores for client, scores in scored.items() if scores}
 
 
-def _of_server(asked: Question) -> tuple[Tensor, Tensor] | None:
-    """Scores and labels of the server's own model on the balanced test set, if there is such a model."""
-    model = asked.state.model(None)
-    return _asked_by_head(model.answer, fitting(asked.state.members.balanced, model.net.shape))
+def _server_scores(question: Question) -> tuple[Tensor, Tensor] | None:
+    """Scores and labels of the server's own model on the balanced test set; None if the server has no model."""
+    model = question.state.model(None)
+    return _scores_by_head(model.compute_scores, with_input_shape(question.state.members.balanced, model.net.shape))
 
 
-def _judged(scores: Tensor, y: Tensor) -> dict[str, Any]:
-    """Every measure of classification, from logits."""
+def _classification_figures(scores: Tensor, y: Tensor) -> dict[str, Any]:
+    """All measures of classification, from logits [n, classes] and labels [n]."""
     answers, probabilities, classes = predicted(scores), scores.double().softmax(-1), scores.shape[1]
     return {
         "examples": len(y),
@@ -65,8 +64,8 @@ def _judged(scores: Tensor, y: Tensor) -> dict[str, Any]:
     }
 
 
-def _over(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The mean of every column, over the rows that have it."""
+def _column_means(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The mean of every column over the rows that have a value in it."""
     columns: dict[str, list[float]] = {}
     for row in rows:
         for key, value in row.items():
@@ -74,167 +73,182 @@ def _over(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
     return {key: sum(values) / len(values) if values else None for key, values in columns.items()}
 
 
-def _measure_classification(asked: Question) -> Measurement:
-    rows: Rows = {f"client {client}": _judged(*answers) for client, answers in _of_clients(asked).items()}
-    if asked.client is None:
-        rows["mean"] = _over(list(rows.values()))
-        if shared := _of_server(asked):
-            rows["server"] = _judged(*shared)
+def _measure_classification(question: Question) -> Measurement:
+    scored = _client_scores(question)
+    rows: Rows = {f"client {client}": _classification_figures(*scores) for client, scores in scored.items()}
+    if question.client is None:
+        rows["mean"] = _column_means(list(rows.values()))
+        if server_scores := _server_scores(question):
+            rows["server"] = _classification_figures(*server_scores)
     return Measurement(
-        "By head: each client on its own test set, the mean over clients, and the server's own model, if there is one, "
+        "By head: each client on its own test set, the mean over clients, and the server's own model, if it has one, "
         "on the balanced test set.",
         rows,
     )
 
 
-def _measure_confusion(asked: Question) -> Measurement:
-    shared = _of_server(asked) if asked.client is None else None
-    answers = [shared] if shared else list(_of_clients(asked).values())
-    whose = "client " + str(asked.client) if asked.client is not None else "all clients, each"
-    whose = "the server's own model on the balanced test set" if shared else f"{whose} on its own test set"
-    classes = len(asked.labels)
+def _measure_confusion(question: Question) -> Measurement:
+    server_scores = _server_scores(question) if question.client is None else None
+    scored = [server_scores] if server_scores else list(_client_scores(question).values())
+    if server_scores:
+        tested = "the server's own model on the balanced test set"
+    elif question.client is None:
+        tested = "all clients, each on its own test set"
+    else:
+        tested = f"client {question.client} on its own test set"
+    classes = len(question.labels)
     counts = sum(
-        (confusion(y, predicted(scores), classes) for scores, y in answers),
+        (confusion(y, predicted(scores), classes) for scores, y in scored),
         start=torch.zeros(classes, classes, dtype=torch.long),
     )
-    rows = {label: asked.by_class(row) for label, row in zip(asked.labels, counts, strict=True)}
-    return Measurement(f"How often a class (row) got an answer (column): {whose}, by head.", rows)
+    rows = {label: question.by_class(row) for label, row in zip(question.labels, counts, strict=True)}
+    return Measurement(
+        f"Number of examples per true class (row) and predicted class (column): {tested}, by head.", rows
+    )
 
 
-def _measure_fairness(asked: Question) -> Measurement:
+def _measure_fairness(question: Question) -> Measurement:
     rows: Rows = {}
-    for column in asked.result.clients[0]:
+    for column in question.result.clients[0]:
         if column.startswith(("accuracy_", "personal_")):
-            values = [row[column] for row in asked.result.clients if row[column] is not None]
-            if even := evenness(values):
-                rows[column.removeprefix("accuracy_")] = {"clients": len(values), **even}
-    return Measurement("The clients' accuracies: mean, spread, mean of the worst tenth, Jain's index.", rows)
+            values = [row[column] for row in question.result.clients if row[column] is not None]
+            if figures := evenness(values):
+                rows[column.removeprefix("accuracy_")] = {"clients": len(values), **figures}
+    return Measurement("Accuracy over clients: mean, standard deviation, mean of the worst tenth, Jain's index.", rows)
 
 
-def _measure_similarity(asked: Question) -> Measurement:
-    found = cosine_similarities(asked.prototypes)
-    rows = {label: asked.by_class(row) for label, row in zip(asked.labels, found, strict=True)}
-    return Measurement("The cosines between the server's prototypes of the classes.", rows)
+def _measure_similarity(question: Question) -> Measurement:
+    similarities = cosine_similarities(question.prototypes)
+    rows = {label: question.by_class(row) for label, row in zip(question.labels, similarities, strict=True)}
+    return Measurement("The cosine similarity between the server's prototypes of every two classes.", rows)
 
 
-def _measure_scatter(asked: Question) -> Measurement:
+def _measure_scatter(question: Question) -> Measurement:
     rows: Rows = {}
-    for client, model in asked.models():
+    for client, model in question.models():
         model.must_be_finite()
-        if found := scatter(*model.net.features(model.params, asked.state.members.test[client]), len(asked.labels)):
-            rows[f"client {client}"] = {**found._asdict(), "ratio": found.ratio}
-    if asked.client is None:
-        rows["mean"] = _over(list(rows.values()))
+        z, y = model.net.features(model.params, question.state.members.test[client])
+        if variances := scatter(z, y, len(question.labels)):
+            rows[f"client {client}"] = {**variances._asdict(), "ratio": variances.ratio}
+    if question.client is None:
+        rows["mean"] = _column_means(list(rows.values()))
     return Measurement(
-        "The embeddings of each client's test set: variance within and between classes, their ratio.", rows
+        "The embeddings of each client's test set: variance within classes, between classes, and their ratio.", rows
     )
 
 
-def _measure_margins(asked: Question) -> Measurement:
-    own = asked.prototypes
-    seen = own.support[:, 0] > 0
+def _measure_margins(question: Question) -> Measurement:
+    prototypes = question.prototypes
     per_class = zip(
-        asked.labels, other_classes(own, own).tolist(), semantic_margins(own, own).tolist(), seen.tolist(), strict=True
+        question.labels,
+        other_class_distances(prototypes, prototypes).tolist(),
+        semantic_margins(prototypes, prototypes).tolist(),
+        (prototypes.support[:, 0] > 0).tolist(),
+        strict=True,
     )
-    rows: Rows = {"mean": _both_readings(own)}
-    rows |= {f"class {label}": {"between": far, "letter": mu} for label, far, mu, there in per_class if there}
-    rows |= {f"round {number}": _both_readings(centres(kept)) for number, kept in asked.trace}
+    rows: Rows = {"mean": _both_readings(prototypes)}
+    rows |= {f"class {label}": {"between": far, "letter": mu} for label, far, mu, exists in per_class if exists}
+    rows |= {f"round {number}": _both_readings(centres(traced)) for number, traced in question.trace}
     return Measurement(
-        "The aggregate mean margin of the server's prototypes: the mean distance to the other classes' prototypes, and "
-        "Eq. (15) to the letter; of each class, and over the rounds in trace/.",
+        "The aggregate mean margin of the server's prototypes: `between` is the mean distance to the prototypes of the "
+        "other classes, `letter` is Eq. (15) to the letter; overall, per class, and per round in trace/.",
         rows,
     )
 
 
 def _both_readings(prototypes: Prototypes) -> dict[str, float]:
+    """The aggregate mean margin in both readings of Eq. (15)."""
     return {
         "between": aggregate_mean_margin(prototypes, "between"),
         "letter": aggregate_mean_margin(prototypes, "letter"),
     }
 
 
-def _measure_drift(asked: Question) -> Measurement:
-    _, trace = asked.prototypes, asked.trace
+def _measure_drift(question: Question) -> Measurement:
+    question.must_have_prototypes()
+    trace = question.trace
     if len(trace) < 2:
         raise UserError(
-            f"drift is between rounds in trace/, of which {asked.result.folder or 'this run'} has {len(trace)}. "
-            "Run it with --set run.trace_every=1."
+            f"drift needs at least two rounds in trace/, but {question.result.folder or 'this run'} has {len(trace)}. "
+            "Run it again with --set run.trace_every=1."
         )
     rows: Rows = {}
     for (_, before), (number, after) in pairwise(trace):
         moved = drift(before, after)
-        rows[f"round {number}"] = {**asked.by_class(moved), "mean": float(moved.nanmean())}
+        rows[f"round {number}"] = {**question.by_class(moved), "mean": float(moved.nanmean())}
     return Measurement(
-        "How far each class's prototype of the server has moved since the round before in trace/ (L2).", rows
+        "The L2 distance that the server's prototype of each class has moved since the previous round in trace/.", rows
     )
 
 
-def _measure_cost(asked: Question) -> Measurement:
-    rounds = asked.result.rounds
-    whole = cost_of_rounds(rounds)
+def _measure_cost(question: Question) -> Measurement:
+    rounds = question.result.rounds
+    total = cost_of_rounds(rounds)
     ways = dict.fromkeys(key for row in rounds for key in row if key.startswith("accuracy_") and row[key] is not None)
-    rows: Rows = {"a round": {key: round(value / len(rounds)) for key, value in whole.items()}, "whole run": whole}
+    rows: Rows = {"per round": {key: round(value / len(rounds)) for key, value in total.items()}, "total": total}
     for key in ways:
         if not key.endswith("_std"):
-            reached = cost_until(rounds, asked.accuracy, key)
-            rows[f"until {key.removeprefix('accuracy_')}"] = dict(reached) if reached else dict.fromkeys(whole)
+            cost = cost_until(rounds, question.accuracy, key)
+            rows[f"until {key.removeprefix('accuracy_')}"] = dict(cost) if cost else dict.fromkeys(total)
     return Measurement(
-        f"What all clients sent up and got: in a round on average, in the whole run, and until an accuracy of "
-        f"{asked.accuracy:g} was first reached; nothing where it never was.",
+        "Numbers and bytes that all clients sent and received: the mean per round, the total, and the sum until an "
+        f"accuracy of {question.accuracy:g} was first reached (empty if it never was).",
         rows,
     )
 
 
-def _measure_gradients(asked: Question) -> Measurement:
-    state = asked.state
+def _measure_gradients(question: Question) -> Measurement:
+    state = question.state
     method, members = state.config.method, state.members
     kept, down = state.kept[0], method.broadcast(state.server, 0)
-    first = method.receive(kept, down)
+    params = method.receive(kept, down)
     for client in range(1, len(members)):
         other = method.receive(state.kept[client], method.broadcast(state.server, client))
-        if first.keys() != other.keys() or not all(torch.equal(first[name], other[name]) for name in first):
+        if params.keys() != other.keys() or not all(torch.equal(params[name], other[name]) for name in params):
             raise UserError(
-                "gradients are compared at one model that all clients have; those of "
-                f"{state.config.method_name} have their own. Use a run of a method that shares all weights (fedavg)."
+                "gradients needs one model that all clients share, but the clients of "
+                f"{state.config.method_name} have different ones. Use a method that shares all weights, such as fedavg."
             )
     net = members.nets[0]
-    found = gradient_dissimilarity(
-        net, first, members.train, cross_entropy, lambda params, x: method.predict(net, params, x, down, kept)["head"]
+    dissimilarity = gradient_dissimilarity(
+        net, params, members.train, cross_entropy, lambda params, x: method.predict(net, params, x, down, kept)["head"]
     )
-    busy = sum(len(train) > 0 for train in members.train)
+    num_clients = sum(len(train) > 0 for train in members.train)
     return Measurement(
         "The mean over clients of ||grad L_k - grad L||^2 at the shared model, on their training examples.",
-        {"shared model": {"dissimilarity": found, "clients": busy}},
+        {"shared model": {"dissimilarity": dissimilarity, "clients": num_clients}},
     )
 
 
-def _features(asked: Question) -> list[Tensor]:
-    """The embeddings of each client's training examples by its own model; of many, some at equal distances."""
-    found = []
-    for client, model in asked.models():
+def _client_features(question: Question) -> list[Tensor]:
+    """Per client the embeddings of its training examples by its own model; of many examples, evenly spaced ones."""
+    features = []
+    for client, model in question.models():
         model.must_be_finite()
-        found.append(some(model.net.features(model.params, asked.state.members.train[client])[0], EACH))
-    return found
+        z, _ = model.net.features(model.params, question.state.members.train[client])
+        features.append(evenly_spaced_rows(z, _FEATURES_PER_CLIENT))
+    return features
 
 
-def some(z: Tensor, limit: int) -> Tensor:
-    """At most so many rows, at equal distances: rows may be in the order of their classes."""
+def evenly_spaced_rows(z: Tensor, limit: int) -> Tensor:
+    """At most `limit` rows of z, evenly spaced because the rows may be sorted by class."""
     return z if len(z) <= limit else z[torch.arange(limit) * len(z) // limit]
 
 
-def _measure_discrepancy(asked: Question) -> Measurement:
-    if asked.beside is None:
-        raise UserError("discrepancy is between the features of two runs: give the other one with --beside DIR.")
-    mine, theirs = _features(replace(asked, client=None)), _features(Question(asked.beside))
-    dims = [sorted({one.shape[1] for one in all_of}) for all_of in (mine, theirs)]
-    if len({*dims[0], *dims[1]}) > 1:
-        raise UserError(f"The embeddings have {dims[0]} and {dims[1]} dimensions; they must be the same (net.dim).")
-    central = some(torch.cat(theirs), CENTRE)
-    wide = bandwidth(central)
+def _measure_discrepancy(question: Question) -> Measurement:
+    if question.other_run is None:
+        raise UserError("discrepancy compares the features of two runs. Give the other run with --beside DIR.")
+    features = _client_features(replace(question, client=None))
+    other_features = _client_features(Question(question.other_run))
+    dims, other_dims = (sorted({z.shape[1] for z in parts}) for parts in (features, other_features))
+    if len({*dims, *other_dims}) > 1:
+        raise UserError(f"The embeddings have {dims} and {other_dims} dimensions. Use two runs with the same net.dim.")
+    central = evenly_spaced_rows(torch.cat(other_features), _FEATURES_OF_OTHER_RUN)
+    width = bandwidth(central)
     return Measurement(
-        f"The mean over clients of the MMD (Gaussian kernel) between their features and those of "
-        f"{asked.beside.folder or 'the other run'}, on training examples.",
-        {"clients": {"mmd": mean_mmd(mine, central, wide), "width": wide}},
+        "The mean over clients of the MMD (Gaussian kernel) between their features and those of "
+        f"{question.other_run.folder or 'the other run'}, on training examples.",
+        {"clients": {"mmd": mean_mmd(features, central, width), "width": width}},
     )
 
 
@@ -250,27 +264,31 @@ MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "scatter": _measure_scatter,
     "similarity": _measure_similarity,
 }
-CHEAP = ("fairness", "classification", "cost")
-_OF_ONE = ("classification", "confusion", "scatter")
-"""What can be measured of one client."""
+DEFAULT_MEASURES = ("fairness", "classification", "cost")
+_PER_CLIENT = ("classification", "confusion", "scatter")
+"""The measures that can be computed for a single client."""
 
 
 def measure(
     result: Result,
-    what: Sequence[str] = CHEAP,
+    what: Sequence[str] = DEFAULT_MEASURES,
     *,
     client: int | None = None,
     accuracy: float = 0.9,
     beside: Result | None = None,
 ) -> dict[str, Measurement]:
-    """Measure a run: `client` is for one client's figures, `accuracy` for the cost, `beside` for discrepancy."""
+    """Measure a finished run.
+
+    `what`: names in `MEASURES`. `client`: only this client, for measures per client. `accuracy`: the accuracy until
+    which `cost` is summed. `beside`: the run that `discrepancy` compares with.
+    """
     for name in what:
         if name not in MEASURES:
             raise UserError(f"There is no measure {name!r}. {did_you_mean(name, MEASURES)}")
-    if client is not None and not set(what) & set(_OF_ONE):
-        raise UserError(f"--client {client}: only {', '.join(_OF_ONE)} can be measured of one client.")
+    if client is not None and not set(what) & set(_PER_CLIENT):
+        raise UserError(f"--client {client}: only {', '.join(_PER_CLIENT)} can be measured for a single client.")
     if beside is not None and "discrepancy" not in what:
-        raise UserError("--beside: only discrepancy is between two runs. Ask for it: --what discrepancy.")
-    asked = Question(result, client, accuracy, beside)
+        raise UserError("--beside: only discrepancy compares two runs. Add --what discrepancy.")
+    question = Question(result, client, accuracy, other_run=beside)
     with one_thread():
-        return {name: MEASURES[name](asked) for name in dict.fromkeys(what)}
+        return {name: MEASURES[name](question) for name in dict.fromkeys(what)}

@@ -1,4 +1,4 @@
-"""A finished run and what is wanted of it: its models with the data, its prototypes, its trace."""
+"""What a measure reads: a finished run with its models, data, prototypes and trace, and the options of the measure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from torch import Tensor
 from protofed.errors import UserError
 from protofed.experiment.config import GIVEN
 from protofed.experiment.folder import Folder
-from protofed.experiment.members import Members
 from protofed.experiment.model import Model
-from protofed.experiment.results import Result, State
+from protofed.experiment.results import Result, State, members_with_data
 from protofed.measures.geometry import centres
 from protofed.prototypes import Prototypes
 
@@ -22,7 +21,7 @@ Rows = dict[str, dict[str, Any]]
 
 
 class Measurement(NamedTuple):
-    """A measure of a run: what it is, and its figures by row and column; None is what there is not."""
+    """The values of a measure by row and column, with a description; None: there is no such value."""
 
     about: str
     rows: Rows
@@ -30,60 +29,62 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A run, and what is wanted of it."""
+    """A finished run and the options of a measure."""
 
     result: Result
-    client: int | None = None
-    accuracy: float = 0.9
-    beside: Result | None = None
+    client: int | None = None  # measure only this client; None: all
+    accuracy: float = 0.9  # the accuracy until which `cost` is summed
+    other_run: Result | None = None  # the run that `discrepancy` compares with
 
     @cached_property
     def state(self) -> State:
-        """The run's models with its data."""
+        """The final state of the run, with its data."""
         return state_with_data(self.result)
 
     @property
     def labels(self) -> list[str]:
-        """The classes' names."""
+        """The names of the classes."""
         return [str(label) for label in self.result.labels]
 
-    @property
-    def prototypes(self) -> Prototypes:
-        """The server's, one for each class."""
-        held = self.result.prototypes
-        if held is None:
+    def must_have_prototypes(self) -> None:
+        """It is an error if the server has no prototypes."""
+        if self.result.prototypes is None:
             raise UserError(
                 f"The server of {self.result.summary['method']} has no prototypes to measure. Use a run of a method "
                 "that shares them, such as fedproto."
             )
-        return centres(held)
+
+    @property
+    def prototypes(self) -> Prototypes:
+        """The server's prototypes, one per class. It is an error if there are none."""
+        self.must_have_prototypes()
+        prototypes = self.result.prototypes
+        assert prototypes is not None
+        return centres(prototypes)
 
     @property
     def trace(self) -> list[tuple[int, Prototypes]]:
-        """The server's prototypes over the rounds that were kept."""
+        """The rounds in trace/ and the server's prototypes after each; [] if the run has no folder."""
         return Folder(self.result.folder).trace() if self.result.folder else []
 
     def models(self) -> Iterable[tuple[int, Model]]:
-        """The models of the clients that are asked about; those of a run that has diverged answer as they can."""
+        """The measured clients and their models. The models of a run that diverged are not rejected here."""
         clients = range(len(self.state.members)) if self.client is None else [self.client]
         return ((client, self.state.model(client)) for client in clients)
 
     def by_class(self, values: Tensor) -> dict[str, float]:
-        """Values [classes] by the classes' names."""
+        """Values [classes] by the names of the classes."""
         return dict(zip(self.labels, values.tolist(), strict=True))
 
 
 def state_with_data(result: Result) -> State:
-    """The state of a run, with the data that a run folder does not hold."""
-    state, where = result.state, result.folder
+    """The final state of a run, with its data. They are loaded again if the run was read from its folder."""
+    state, folder = result.state, result.folder
     if any(map(len, state.members.train)):
         return state
     if state.config.data.name == GIVEN:
         raise UserError(
-            f"{where} has data that were given to it in Python, so it is measured there: "
-            "protofed.measures.on_demand.measure(protofed.Result.load(folder, federation=...), [...])."
+            f"The data of {folder} were given in Python, so it can be measured only there: "
+            "protofed.measure(protofed.Result.load(folder, federation=...), [...])."
         )
-    members = Members.of(state.config)
-    if where and (Folder(where).partition() or {}).get("sha256") != members.describe()["sha256"]:
-        raise UserError(f"{where} was made with other data than there are now: its partition.json does not fit.")
-    return state._replace(members=members)
+    return state._replace(members=members_with_data(state.config, folder))

@@ -124,7 +124,7 @@ class MpFedCL(SharedModel, Method[PoolingServer, ModelWithPrototypes, ModelWithP
         """Eq. (11): per slot (i, k) the log-probability of the positives among the classes; averaged over slots."""
         classes, slots, dim = pool.u.shape
         v = self.scaled(z) / self.temperature
-        excluded = torch.where(pool.seen, 0.0, -1e9).repeat_interleave(slots)  # classes that nobody has sent
+        excluded = torch.where(pool.seen, 0.0, -1e9).to(z.dtype).repeat_interleave(slots)  # classes that nobody sent
         scores = torch.addmm(excluded, v, pool.u.reshape(-1, dim).T).reshape(-1, classes, slots)  # v · u / τ
         log_probability = scores.log_softmax(1).mean(-1)  # [n, classes]
         is_own = batch.y.unsqueeze(1) == torch.arange(classes, device=z.device)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protofed.core import Method, Needs, Nothing, Params, Prototypes, Site, Trained, Upload, Weights, average
-from protofed.methods.parts.margins import channels_scaled, same_class, semantic_margins
+from protofed.methods.parts.margins import channels_scaled, same_class_distances, semantic_margins
 from protofed.methods.parts.shared_model import SharedModel
 
 
@@ -57,7 +57,7 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
 
     def deviations(self, a: Prototypes, b: Prototypes) -> Tensor:
         """What Eq. (11) sums, per class [classes]."""
-        return semantic_margins(a, b) if self.deviation == "margin" else -same_class(a, b)
+        return semantic_margins(a, b) if self.deviation == "margin" else -same_class_distances(a, b)
 
     def upload(self, trained: Trained[Weights, Nothing]) -> GuidedUpload:
         """Eq. (4) before and after training, scaled over channels, and Eq. (8)."""

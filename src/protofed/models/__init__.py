@@ -1,4 +1,4 @@
-"""What can be done with the models of a finished run: predict, export, let a new client join; and pre-training.
+"""Uses of the models of a finished run: predicting, exporting, joining as a new client; and pre-training of encoders.
 
 This package may import experiment and everything below it.
 """

@@ -1,4 +1,4 @@
-"""A client's model as a file that other software reads: safetensors, and ONNX with the extra `protofed[onnx]`."""
+"""A client's model as a file for other software: safetensors, or ONNX if the extra `protofed[onnx]` is installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def write_model(model: Model, path: Path) -> None:
-    """Write the model; the ending of the name says how: .safetensors or .onnx."""
+    """Write the model to a .safetensors or .onnx file, depending on the ending of the name."""
     must_be_exportable(path)
     model.must_be_finite()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,28 +36,31 @@ def write_model(model: Model, path: Path) -> None:
 
 
 def must_be_exportable(path: Path) -> None:
-    """Refuse a file that is there already, or of another kind."""
+    """It is an error if the file exists already, or if its name ends neither in .safetensors nor in .onnx."""
     must_be_new(path)
     if path.suffix not in (".safetensors", ".onnx"):
         raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
 
 
-def as_safetensors(model: Model, more: Mapping[str, str] | None = None) -> bytes:
-    """The module's state dict, as `Result.model(i)` has it, with what is needed to use it; always the same bytes."""
+def as_safetensors(model: Model, more_metadata: Mapping[str, str] | None = None) -> bytes:
+    """The state dict of the module that `Result.model(i)` returns, with metadata about its net, labels and inputs.
+
+    The same model always gives the same bytes.
+    """
     state = model.net.loaded(model.params).state_dict()
-    about = {
+    metadata = {
         "net": model.net.name,
         "source": model.net.source,
         "labels": json.dumps(model.labels),
         "input": json.dumps(model.data.input),
         "protofed": __version__,
-        **(more or {}),
+        **(more_metadata or {}),
     }
-    return _in_net_order(save({name: value.contiguous() for name, value in state.items()}, about))
+    return _with_sorted_metadata(save({name: value.contiguous() for name, value in state.items()}, metadata))
 
 
-def _in_net_order(content: bytes) -> bytes:
-    """The same safetensors with the metadata sorted: the library writes them in a new order every time."""
+def _with_sorted_metadata(content: bytes) -> bytes:
+    """The same safetensors content with sorted metadata. The library writes them in a different order every time."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -73,10 +76,10 @@ def _as_onnx(model: Model) -> bytes:
         import onnxscript  # noqa: F401
     except ImportError as problem:
         raise UserError(
-            f"ONNX needs the package {problem.name}: pip install 'protofed[onnx]', or export .safetensors."
+            f"ONNX needs the package {problem.name}. Run pip install 'protofed[onnx]', or export to .safetensors."
         ) from problem
     inputs = torch.zeros(2, *model.data.shape)
-    with warnings.catch_warnings(), _quiet("torch.onnx"):  # of torchvision, and of torch's own old ways
+    with warnings.catch_warnings(), _only_errors("torch.onnx"):  # deprecations inside torch, torchvision missing
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             FromRaw(model).eval(),
@@ -92,27 +95,27 @@ def _as_onnx(model: Model) -> bytes:
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Only errors of that logger."""
+def _only_errors(name: str) -> Iterator[None]:
+    """Within this block, the logger of that name logs only errors."""
     logger = logging.getLogger(name)
-    before = logger.level
+    old_level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(old_level)
 
 
 class FromRaw(nn.Module):
-    """A model that takes inputs as they are stored."""
+    """A module that takes raw inputs, normalises them, and returns embeddings and logits."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.parts = model.net.parts(model.params)
         self.data: Examples = model.data
-        self.plain = model.net.plain
+        self.channels_first = model.net.channels_first
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.data.normalised(x)
-        z = self.parts["body"](x.contiguous() if self.plain else x)
+        z = self.parts["body"](x.contiguous() if self.channels_first else x)
         return z if isinstance(z, tuple) else (z, self.parts["head"](z))

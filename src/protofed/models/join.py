@@ -1,7 +1,7 @@
-"""A client that joins after a run has ended.
+"""A newcomer: a client that joins after a run has finished.
 
-As FedProto's paper proposes for new clients: it takes the global prototypes of the classes it has, and fine-tunes its
-own model with the local objective, Eq. (7). Any method will do: the newcomer goes through its hooks like any client.
+As FedProto's paper proposes for new clients, it downloads the global prototypes of its classes and fine-tunes its own
+model with the local objective, Eq. (7). This works with every method: the newcomer runs its hooks like any client.
 """
 
 from __future__ import annotations
@@ -38,39 +38,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """What joining gave, beside training alone from its own layers for the same steps."""
+    """The result of joining, compared with training alone from the newcomer's own layers for the same steps."""
 
     model: Model
-    classes: list[str | int]
-    train: int
-    test: int
-    steps: int
-    spent: int  # epochs, in all phases
-    given: list[str]  # the layers it did not start at random
-    shared: bool  # did it start from what the run shares instead?
-    downloaded: int  # numbers
-    accuracy: dict[str, float]  # by each way to predict
-    alone: float  # by head
+    classes: list[str | int]  # the classes of its training examples
+    train: int  # training examples
+    test: int  # test examples
+    steps: int  # optimiser steps of its training with the run
+    spent: int  # epochs of all phases, and of training alone
+    given: list[str]  # the tensors that started from `layers` and not at random
+    shared: bool  # whether it started from weights that the run shares instead
+    downloaded: int  # numbers that the server sent
+    accuracy: dict[str, float]  # after joining, by way of predicting
+    alone: float  # accuracy by head after training alone
 
     def figures(self) -> dict[str, Any]:
-        """Everything but the model."""
+        """Everything except the model."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
 
-    def told(self) -> str:
-        """The same for people."""
-        ways = {"head": "by head", "prototype": "by the nearest prototype"}
-        shown = [f"{100 * share:.1f} % {ways[way]}" for way, share in self.accuracy.items() if way in ways]
+    def text(self) -> str:
+        """The figures in sentences."""
+        ways = {"head": "by head", "prototype": "by nearest prototype"}
+        accuracies = [f"{100 * share:.1f} % {ways[way]}" for way, share in self.accuracy.items() if way in ways]
         gain = 100 * (self.accuracy["head"] - self.alone)
-        mine = (
-            f"with {len(self.given)} of its {len(self.model.net.shapes)} tensors given" if self.given else "at random"
-        )
-        started = "from the server's weights" if self.shared else mine
+        if self.shared:
+            start = "the server's weights"
+        elif self.given:
+            start = f"the given layers ({len(self.given)} of its {len(self.model.net.shapes)} tensors)"
+        else:
+            start = "random weights"
         return (
             f"The newcomer has {self.train:,} training and {self.test:,} test examples of the classes "
-            f"{', '.join(map(str, self.classes))}; net {self.model.net.name}, started {started}.\n"
-            f"It downloaded {self.downloaded:,} numbers and made {self.steps:,} steps: {', '.join(shown)}.\n"
-            f"Alone, from its own layers and with the same steps: {100 * self.alone:.1f} % by head. "
-            f"Joining gave {gain:+.1f} points."
+            f"{', '.join(map(str, self.classes))}. Its net, {self.model.net.name}, started from {start}.\n"
+            f"It downloaded {self.downloaded:,} numbers and trained for {self.steps:,} steps. "
+            f"Test accuracy: {', '.join(accuracies)}.\n"
+            "Trained alone, from its own layers and for the same number of steps: "
+            f"{100 * self.alone:.1f} % by head. Difference made by joining: {gain:+.1f} points."
         )
 
 
@@ -84,26 +87,30 @@ def join_run(
     epochs: int = 10,
     seed: int | None = None,
 ) -> Newcomer:
-    """Let a client with this data (x, y) join a finished run and train for so many epochs.
+    """Let a client with the data (x, y) join a finished run and train for a number of epochs.
 
-    Without a `test` pair a fifth of each class is held out. `net` is given in any of the ways of `protofed.nets.own`,
-    or as a choice of an experiment file; None: that of the run's first client with inputs of the same shape. It starts
-    from those of the `layers`, parameters by name, that fit its net; the others are random.
+    Without a `test` pair a fifth of each class is held out. `net` is in one of the forms of `protofed.nets.own`, or a
+    choice from an experiment file; None: the net of the run's first client with inputs of the same shape. The client
+    starts from the `layers`, parameters by name, that fit its net; its other parameters are random. `seed` None: the
+    seed of the run.
     """
     config, members, server, _ = result.state
     method, number = config.method, len(members)
-    own = Federation([data], None if test is None else [test], members.labels, name="newcomer")
-    model_client = _check_same_inputs(members.train, own.train[0])
-    examples, exam = _scaled(members.train, model_client or 0, own.train[0], own.test[0])
-    if not len(exam):
-        raise UserError("The newcomer has nothing to be tested on: give a test set, or five examples of a class.")
-    made = _chosen(net, members.nets[model_client or 0], examples.shape, len(members.labels))
-    made = made.starting_from(layers) if layers else made
-    replace(members, nets=(*members.nets, made)).check_nets(config.method_name, method)
+    newcomer = Federation([data], None if test is None else [test], members.labels, name="newcomer")
+    model_client = _client_with_same_inputs(members.train, newcomer.train[0]) or 0
+    examples, test_examples = _normalised(members.train, model_client, newcomer.train[0], newcomer.test[0])
+    if not len(test_examples):
+        raise UserError(
+            "The newcomer has no test examples. Give a test set, or at least five training examples of a class."
+        )
+    client_net = _make_net(net, members.nets[model_client], examples.shape, len(members.labels))
+    client_net = client_net.starting_from(layers) if layers else client_net
+    replace(members, nets=(*members.nets, client_net)).check_nets(config.method_name, method)
     seed = config.run.seed if seed is None else seed
-    client = Client(made, seed, config.run.rounds, number, number + 1, examples)
-    held = torch.bincount(examples.labels, minlength=len(members.labels)) > 0
-    down, training = _of_classes(method.broadcast(server, number), held), replace(config.train, epochs=epochs)
+    client = Client(client_net, seed, config.run.rounds, number, number + 1, examples)
+    has_class = torch.bincount(examples.labels, minlength=len(members.labels)) > 0
+    down = _without_other_classes(method.broadcast(server, number), has_class)
+    training = replace(config.train, epochs=epochs)
     with one_thread():
         trained, _ = take_part(method, client, method.join(client), down, training)
         kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)
@@ -111,83 +118,90 @@ def join_run(
             params = train_client(
                 method, client, examples, params, method.prepare(down), kept, tuning, training, "tune"
             ).params
-        spent = replace(training, epochs=sum(phase.epochs for phase in (*method.phases(epochs), *tuning)))
-        alone, _ = take_part(Local(), client, Local().join(client), (), spent)
+        all_epochs = sum(phase.epochs for phase in (*method.phases(epochs), *tuning))
+        alone, _ = take_part(Local(), client, Local().join(client), (), replace(training, epochs=all_epochs))
 
     def answer(x: Tensor) -> Scores:
-        return method.predict(made, params, x, down, kept)
+        return method.predict(client_net, params, x, down, kept)
 
-    model = Model(number, made, method.exportable_params(params, kept), answer, examples, members.labels)
-    right = tally(answer, exam)
+    model = Model(number, client_net, method.exportable_params(params, kept), answer, examples, members.labels)
+    num_correct = tally(answer, test_examples)
+    num_correct_alone = tally(lambda x: {"head": client_net(alone.params, x)[1]}, test_examples)["head"]
     return Newcomer(
-        model=replace(model, reach=model.farthest()),
-        classes=[members.labels[place] for place in held.nonzero().flatten().tolist()],
+        model=replace(model, distance_limits=model.training_distance_limits()),
+        classes=[members.labels[label] for label in has_class.nonzero().flatten().tolist()],
         train=len(examples),
-        test=len(exam),
+        test=len(test_examples),
         steps=trained.steps,
-        spent=spent.epochs,
-        given=sorted(made.layers),
+        spent=all_epochs,
+        given=sorted(client_net.initial_params),
         shared=any(not torch.equal(value, alone.start[name]) for name, value in trained.start.items()),
         downloaded=message_size(down).params,
-        accuracy={way: count / len(exam) for way, count in right.items()},
-        alone=tally(lambda x: {"head": made(alone.params, x)[1]}, exam)["head"] / len(exam),
+        accuracy={way: count / len(test_examples) for way, count in num_correct.items()},
+        alone=num_correct_alone / len(test_examples),
     )
 
 
 def read_newcomer(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
-    """The newcomer's (x, y), and its test set if the file has one."""
+    """The newcomer's (x, y) from an .npz file, and its test set if the file has one."""
     if not path.exists():
-        raise UserError(f"There is no file {path}. --data wants an .npz with x and y.")
+        raise UserError(f"There is no file {path}. --data must be an .npz file with x and y.")
     arrays = read_npz(path)
     for key in ("x", "y", *(("x_test", "y_test") if arrays.keys() & {"x_test", "y_test"} else ())):
         if key not in arrays:
-            raise UserError(f"{path} has no {key}; it has {', '.join(arrays)}.")
+            raise UserError(f"{path} has no array {key}; it has {', '.join(arrays)}. Add it.")
     return (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"]) if "x_test" in arrays else None
 
 
-def _check_same_inputs(others: tuple[Examples, ...], own: Examples) -> int | None:
-    """The first client that has inputs of the newcomer's shape, dimensions of 1 aside."""
+def _client_with_same_inputs(others: tuple[Examples, ...], newcomer: Examples) -> int | None:
+    """The first client with inputs of the newcomer's shape, ignoring dimensions of size 1; None if there is none."""
 
     def sides(examples: Examples) -> tuple[int, ...]:
         return tuple(side for side in examples.shape if side != 1)
 
-    return next((client for client, other in enumerate(others) if sides(other) == sides(own)), None)
+    return next((client for client, other in enumerate(others) if sides(other) == sides(newcomer)), None)
 
 
-def _scaled(others: tuple[Examples, ...], client: int, train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """The newcomer's examples normalised as the client's, or by its own statistics where every client has its own."""
-    train, test = _like(others[client], train), _like(others[client], test)
+def _normalised(
+    others: tuple[Examples, ...], client: int, train: Examples, test: Examples
+) -> tuple[Examples, Examples]:
+    """The newcomer's examples, normalised as those of `client`, or by their own statistics if every client does so."""
+    train, test = _shaped_like(others[client], train), _shaped_like(others[client], test)
     if any(other.shape == train.shape and other.input != others[client].input for other in others):
         train = train.by_own_statistics()
         test = test.normalised_like(train)
     return train, test
 
 
-def _like(other: Examples, own: Examples) -> Examples:
-    """The newcomer's examples, shaped (unless nothing is normalised) and normalised as the other's."""
-    if other.shape != own.shape and (other.scale, other.mean, other.std) == (1.0, 0.0, 1.0):
-        return own
+def _shaped_like(other: Examples, newcomer: Examples) -> Examples:
+    """The newcomer's examples with the shape and the normalisation of another client's examples.
+
+    If the other client does not normalise its inputs, another shape is accepted and kept.
+    """
+    if other.shape != newcomer.shape and (other.scale, other.mean, other.std) == (1.0, 0.0, 1.0):
+        return newcomer
     try:
-        return replace(other, x=other.checked(own.x), y=own.y, index=own.index)
+        return replace(other, x=other.checked_inputs(newcomer.x), y=newcomer.y, index=newcomer.index)
     except UserError as problem:
-        raise UserError(f"The newcomer's data do not fit the run's: {problem}") from problem
+        raise UserError(f"The newcomer's data do not fit the data of the run: {problem}") from problem
 
 
-def _chosen(given: Any, other: Net, shape: tuple[int, ...], classes: int) -> Net:
-    """The newcomer's net."""
-    if given is None:
-        return other
-    if isinstance(given, NetChoice):
-        return make_net(given.name, given.design, shape, classes)
-    return OwnNet.net(given, "net", shape, classes)
+def _make_net(spec: Any, default: Net, shape: tuple[int, ...], classes: int) -> Net:
+    """The newcomer's net from what the caller passed as `net`."""
+    if spec is None:
+        return default
+    if isinstance(spec, NetChoice):
+        return make_net(spec.name, spec.design, shape, classes)
+    return OwnNet.net(spec, "net", shape, classes)
 
 
-def _of_classes(message: Any, held: Tensor) -> Any:
-    """A message without the prototypes of classes that the client does not have."""
+def _without_other_classes(message: Any, has_class: Tensor) -> Any:
+    """A message without the prototypes of the classes that the client does not have; `has_class`: [classes]."""
     if isinstance(message, Prototypes):
-        return message.of_classes(held)
+        return message.of_classes(has_class)
     if isinstance(message, dict):
-        return {key: _of_classes(part, held) for key, part in message.items()}
+        return {key: _without_other_classes(part, has_class) for key, part in message.items()}
     if hasattr(message, "_replace"):
-        return message._replace(**{key: _of_classes(part, held) for key, part in message._asdict().items()})
+        parts = {key: _without_other_classes(part, has_class) for key, part in message._asdict().items()}
+        return message._replace(**parts)
     return message

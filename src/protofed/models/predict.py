@@ -1,4 +1,4 @@
-"""Inputs and predictions as files."""
+"""Reading inputs from files, and writing predictions as files and as text."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def read_inputs(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (OSError, ValueError, EOFError) as problem:
-        raise UserError(f"{path} is not a whole .npy file: {problem}") from problem
+        raise UserError(f"{path} is not an intact .npy file: {problem}") from problem
 
 
 def must_be_writable(path: Path) -> None:
-    """Refuse a file that is there already, or of another kind."""
+    """It is an error if the file exists already, or if its name does not end in .npy."""
     folder.must_be_new(path)
     if path.suffix != ".npy":
         raise UserError(f"--out: got {path.name}; its name must end in .npy.")
 
 
 def write_predictions(predicted: np.ndarray, path: Path) -> None:
-    """The records that `Model.predict` gives."""
+    """Write the records that `Model.predict` returns to a .npy file."""
     content = io.BytesIO()
     np.save(content, predicted, allow_pickle=False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,23 +44,23 @@ def write_predictions(predicted: np.ndarray, path: Path) -> None:
 
 
 def prediction_lines(predicted: np.ndarray) -> str:
-    """A line for each record, without the scores."""
+    """A header and one line per record, with tabs between the columns and without the scores."""
     names = [name for name in predicted.dtype.names or () if name != "scores"]
-    kinds = {"f": "{:.4f}", "b": "{:d}"}
-    forms = [kinds.get(predicted.dtype[name].kind, "{}") for name in names]
-    rows = ["\t".join(form.format(value) for form, value in zip(forms, row, strict=True)) for row in predicted[names]]
+    formats = {"f": "{:.4f}", "b": "{:d}"}
+    columns = [formats.get(predicted.dtype[name].kind, "{}") for name in names]
+    rows = ["\t".join(form.format(value) for form, value in zip(columns, row, strict=True)) for row in predicted[names]]
     return "\n".join(["\t".join(names), *rows])
 
 
 def prediction_text(predicted: np.ndarray) -> str:
-    """How many of each label, and how many unknown.
+    """The number of inputs per predicted label, most frequent first, and the number of unknown ones.
 
     >>> prediction_text(np.array([(7, True), (7, False), (3, False)], [("label", int), ("unknown", bool)]))
     '3 inputs: 2 x 7, 1 x 3; 1 unknown.'
     """
     labels, counts = np.unique(predicted["label"], return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    each = ", ".join(f"{counts[place]:,} x {labels[place]}" for place in order[:20])
+    per_label = ", ".join(f"{counts[position]:,} x {labels[position]}" for position in order[:20])
     more = ", ..." if len(order) > 20 else ""
     unknown = f"; {predicted['unknown'].sum():,} unknown" if "unknown" in (predicted.dtype.names or ()) else ""
-    return f"{len(predicted):,} inputs: {each}{more}{unknown}."
+    return f"{len(predicted):,} inputs: {per_label}{more}{unknown}."

@@ -1,7 +1,7 @@
 """Nets: one file per family; this is the only registry. `own.py` accepts modules from Python.
 
-A net is a frozen dataclass: its fields are its options, and its `build` makes a (body, head) pair. This package may
-import the vocabulary only.
+A net is described by a frozen dataclass, its design: the fields are the options, and `build` makes a (body, head) pair.
+This package may import only the vocabulary at the root.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from protofed.nets.resnet import ResNet18
 
 
 class Design(Protocol):
+    """The options of a net. `build` makes a new body and head for inputs of a shape and a number of classes."""
+
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]: ...
 
 
@@ -42,18 +44,20 @@ NETS: dict[str, type[Design]] = {
 }
 
 
-def make_net(name: str, design: Design, shape: tuple[int, ...], classes: int, beside: Sequence[Design] = ()) -> Net:
+def make_net(name: str, design: Design, shape: tuple[int, ...], classes: int, others: Sequence[Design] = ()) -> Net:
     """The net of a design for inputs of a shape.
 
-    It is called by its name and by the options that are not the default or differ among the designs it stands `beside`.
+    `others`: all designs of the experiment. The name of the net lists the options in which it differs from the default
+    or from another design of the same type.
     """
-    others = [_options(other) for other in (type(design)(), *beside) if type(other) is type(design)]
-    told = [f"{key}={value}" for key, value in _options(design).items() if any(other[key] != value for other in others)]
-    title = f"{name}({', '.join(told)})" if told else name
-    source = json.dumps({"name": name, **_options(design)})
+    options = _options(design)
+    compared = [_options(other) for other in (type(design)(), *others) if type(other) is type(design)]
+    listed = [f"{key}={value}" for key, value in options.items() if any(other[key] != value for other in compared)]
+    title = f"{name}({', '.join(listed)})" if listed else name
+    source = json.dumps({"name": name, **options})
     return Net(title, partial(design.build, shape, classes), shape, classes, source=source)
 
 
 def _options(design: Design) -> dict[str, Any]:
-    """The design's fields as JSON has them: lists for tuples."""
+    """The options of a design as JSON values: tuples become lists."""
     return dict(json.loads(json.dumps(asdict(cast("Any", design)))))

@@ -1,4 +1,4 @@
-"""Convolutional nets: convolutions with pooling, then dense layers; the last of them is the embedding."""
+"""Convolutional nets: convolutions with pooling, then dense layers. The last dense layer is the embedding."""
 
 from __future__ import annotations
 
@@ -17,49 +17,50 @@ from protofed.nets.mlp import Units
 
 @dataclass(frozen=True)
 class ConvNet:
-    """Convolutions with ReLU and max pooling by 2, then dense layers; for images, and for signals in one dimension."""
+    """Convolutions with ReLU and max pooling by 2, then dense layers; for images and one-dimensional signals."""
 
     channels: tuple[Units, ...] = (32, 64)
-    """of the convolutions"""
+    """channels of each convolution"""
     kernel: Units = 5
-    """side of the convolutions' kernels"""
+    """side of the convolutions' kernels in pixels"""
     padding: Literal["none", "same"] = "same"
-    """none: images lose kernel - 1 pixels in every convolution; same: they keep their size"""
+    """none: every convolution makes images smaller by kernel - 1 pixels; same: images keep their size"""
     dense: tuple[Units, ...] = (128,)
-    """sizes of the dense layers; the last one is the embedding. []: the last convolution is"""
+    """units of each dense layer; the last one is the embedding. []: the last convolution is the embedding"""
     norm: Literal["none", "batch", "group"] = "none"
-    """after each convolution: nothing, batch norm, or group norm with 2 groups"""
+    """normalisation after each convolution: none, batch norm, or group norm with 2 groups"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """the share of the embedding that is left out before the head, in training"""
+    """dropout probability of the embedding before the head"""
     bias: bool = True
-    """has the head one?"""
+    """whether the classifier head has a bias"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         if len(shape) not in (2, 3):
             raise UserError(
-                f"this net wants images [channels, high, wide] or signals [channels, long], got shape {shape}. "
-                "Use net mlp."
+                "this net needs images [channels, height, width] or signals [channels, length], got inputs of shape "
+                f"{shape}. Use net mlp."
             )
-        if not self.channels or (self.norm == "group" and any(channels % 2 for channels in self.channels)):
-            wish = "even numbers" if self.channels else "at least one"
-            raise UserError(
-                f"net.channels: got {list(self.channels)}; must be {wish}{' for group norm' * bool(self.channels)}."
-            )
-        conv, pool, batch = (
+        if not self.channels:
+            raise UserError("net.channels: got []; must have at least one number.")
+        if self.norm == "group" and any(channels % 2 for channels in self.channels):
+            raise UserError(f"net.channels: got {list(self.channels)}; must be even numbers for group norm.")
+        conv, pool, batch_norm = (
             (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm2d) if len(shape) == 3 else (nn.Conv1d, nn.MaxPool1d, nn.BatchNorm1d)
         )
-        rim = self.kernel // 2 if self.padding == "same" else 0
+        border = self.kernel // 2 if self.padding == "same" else 0
         body: OrderedDict[str, nn.Module] = OrderedDict()
         sides = list(shape[1:])
         for number, (ins, outs) in enumerate(pairwise((shape[0], *self.channels)), 1):
-            body[f"conv{number}"] = conv(ins, outs, self.kernel, padding=rim)
+            body[f"conv{number}"] = conv(ins, outs, self.kernel, padding=border)
             if self.norm != "none":
-                body[f"norm{number}"] = batch(outs) if self.norm == "batch" else nn.GroupNorm(2, outs)
+                body[f"norm{number}"] = batch_norm(outs) if self.norm == "batch" else nn.GroupNorm(2, outs)
             body[f"relu{number}"] = nn.ReLU()
             body[f"pool{number}"] = pool(2)
-            sides = [(side + 2 * rim - self.kernel + 1) // 2 for side in sides]
+            sides = [(side + 2 * border - self.kernel + 1) // 2 for side in sides]
         if min(sides) < 1:
-            raise UserError(f"inputs of shape {shape} are too small for {len(self.channels)} convolutions. Use fewer.")
+            raise UserError(
+                f"inputs of shape {shape} are too small for {len(self.channels)} convolutions. Use fewer of them."
+            )
         body["flat"] = nn.Flatten()
         sizes = (self.channels[-1] * torch.Size(sides).numel(), *self.dense)
         for number, (ins, outs) in enumerate(pairwise(sizes), 1):
@@ -78,7 +79,7 @@ class Cnn256(ConvNet):
 
 @dataclass(frozen=True)
 class CnnCelebA(ConvNet):
-    """Prototype-guided FL's net for CelebA: four convolutions with 32 channels; the last one is the embedding."""
+    """Prototype-guided FL's net for CelebA: four 3x3 convolutions with 32 channels; the last one is the embedding."""
 
     channels: tuple[Units, ...] = (32, 32, 32, 32)
     kernel: Units = 3
@@ -97,7 +98,7 @@ class CnnFedNH(ConvNet):
 
 @dataclass(frozen=True)
 class LeNet(ConvNet):
-    """The CIFAR net of FedProto's code: 5x5 convolutions with 6 and 16 channels, 120 and 84 units."""
+    """FedProto's net for CIFAR, from its code: 5x5 convolutions with 6 and 16 channels, 120 and 84 units."""
 
     channels: tuple[Units, ...] = (6, 16)
     padding: Literal["none", "same"] = "none"
@@ -106,7 +107,7 @@ class LeNet(ConvNet):
 
 @dataclass(frozen=True)
 class Cnn1d(ConvNet):
-    """A net for signals [channels, long], such as uci_har's."""
+    """A net for signals [channels, length], such as those of uci_har."""
 
     channels: tuple[Units, ...] = (32, 64, 64)
     dense: tuple[Units, ...] = (128,)

@@ -16,20 +16,20 @@ Units = Annotated[int, Ge(1)]
 
 @dataclass(frozen=True)
 class Mlp:
-    """Dense layers with ReLU; the last one is the embedding."""
+    """Dense layers with ReLU. The last one is the embedding."""
 
     hidden: tuple[Units, ...] = (64,)
-    """sizes of the hidden layers"""
+    """units of each hidden layer"""
     dim: Units = 50
     """size of the embedding"""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """the share of the embedding that is left out before the head, in training"""
+    """dropout probability of the embedding before the head"""
     embedding: Literal["relu", "linear"] = "relu"
-    """what the embedding is: after a ReLU, or not"""
+    """relu: the embedding is taken after a ReLU; linear: without one"""
     logits: Literal["linear", "relu"] = "linear"
-    """what the head gives: as usual, or after a ReLU, as MP-FedCL's Table III has it"""
+    """linear: the head is a linear layer; relu: followed by a ReLU, as in MP-FedCL's Table III"""
     bias: bool = True
-    """has the head one?"""
+    """whether the classifier head has a bias"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         sizes = (prod(shape), *self.hidden, self.dim)
@@ -73,7 +73,7 @@ class MlpFeatures(Mlp):
 
 @dataclass(frozen=True)
 class MlpSpiral(Mlp):
-    """FedNH's net for the spiral: five dense layers, the embedding in the plane."""
+    """FedNH's net for the spiral: five dense layers, a two-dimensional embedding, a head without bias."""
 
     hidden: tuple[Units, ...] = (64, 64, 64)
     dim: Units = 2

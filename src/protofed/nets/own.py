@@ -1,13 +1,13 @@
-"""Own modules as nets, without subclassing.
+"""The user's own PyTorch modules as nets, without subclassing.
 
-A net can be given as
-- a `nn.Sequential`: its head begins at the last layer that has parameters;
-- (module, "name"): the layer of that name is the head, and all before it the body;
+A net can be specified as
+- an `nn.Sequential`: its head begins at the last layer that has parameters;
+- (module, "name"): the layer of that name is the head, and everything before it is the body;
 - (body, head): two modules;
 - a module that returns (embedding, logits);
-- a function that makes one of these: then every client starts from weights of its own, drawn from the seed.
+- a function that returns one of these: every client then starts from its own weights, drawn from the seed.
 
-A module starts from the weights it has.
+A module starts from the weights that it already has.
 """
 
 from __future__ import annotations
@@ -23,81 +23,86 @@ from torch.func import grad, vmap
 
 from protofed.draws import DerivedDropout, no_global_draws
 from protofed.errors import UserError
-from protofed.net import Net, Params, in_line
+from protofed.net import Net, Params, body_then_head
 
 Kind = Literal["sequence", "named", "pair", "joint"]
 
 
 @dataclass(frozen=True)
 class OwnNet:
-    """A net as a person gives it."""
+    """A net as the user specifies it."""
 
-    given: Any
-    place: str  # where it was given, as "nets[0]"
+    spec: Any  # one of the forms above
     kind: Kind
-    last: str  # the layer that is, or begins, the head; "" where there is none to name
+    head_layer: str  # the layer that is the head or begins it; "" for (body, head) and for joint nets
 
     @classmethod
-    def net(cls, given: Any, place: str, shape: tuple[int, ...], classes: int) -> Net:
-        """The net for inputs of a shape; one that does not fit them, or the classes, is refused."""
+    def net(cls, spec: Any, label: str, shape: tuple[int, ...], classes: int) -> Net:
+        """The net for inputs of a shape. It is tried out first: a net that does not fit the inputs or the classes is
+        an error.
+
+        `label` is the position of the net in the user's call, such as "nets[0]". It begins the net's name.
+        """
+        is_function = _is_function(spec)
         try:
-            with torch.random.fork_rng(devices=[]):  # only to look at it
-                look = _copied(given)
-            own = cls(given if _callable_only(given) else look, place, *_understood(look, place))
-            what = look[0] if isinstance(look, tuple) else look
-            made = Joint if own.kind == "joint" else Net
-            net = made(
-                f"{place} ({type(what).__name__})",
-                own.apart,
+            with torch.random.fork_rng(devices=[]):  # this instance is only inspected
+                instance = _new_instance(spec)
+            own = cls(spec if is_function else instance, *_kind_and_head(instance, label))
+            module = instance[0] if isinstance(instance, tuple) else instance
+            net_type = JointNet if own.kind == "joint" else Net
+            net = net_type(
+                f"{label} ({type(module).__name__})",
+                own.split,
                 shape,
                 classes,
-                own.together,
-                given=not _callable_only(given),
-                source=repr(look),
+                own.combine,
+                fixed_init=not is_function,
+                source=repr(instance),
             )
-            _try_out(net, None if _callable_only(given) else in_line(*look) if own.kind == "pair" else what, shape)
+            original = body_then_head(*instance) if own.kind == "pair" else module
+            _try_out(net, None if is_function else original, shape)
         except UserError:
             raise
-        except Exception as problem:  # whatever a stranger's module may raise
-            raise UserError(f"{place} cannot be used with inputs of shape {shape}: {problem}") from problem
+        except Exception as problem:  # a user's module may raise anything
+            raise UserError(f"{label} cannot be used with inputs of shape {shape}: {problem}") from problem
         return net
 
-    def apart(self) -> tuple[nn.Module, nn.Module]:
+    def split(self) -> tuple[nn.Module, nn.Module]:
         """A new body and head."""
-        given = _copied(self.given)
+        instance = _new_instance(self.spec)
         if self.kind == "pair":
-            return given[0], given[1]
+            return instance[0], instance[1]
         if self.kind == "joint":
-            return given, nn.Identity()
-        module = given[0] if isinstance(given, tuple) else given
+            return instance, nn.Identity()
+        module = instance[0] if isinstance(instance, tuple) else instance
         if self.kind == "named":
-            head = _swap(module, self.last, nn.Identity())
+            head = _replace_layer(module, self.head_layer, nn.Identity())
             return module, head
         layers = _layers_of(module)
-        at = [name for name, _ in layers].index(self.last)
-        return nn.Sequential(OrderedDict(layers[:at])), nn.Sequential(OrderedDict(layers[at:]))
+        first_of_head = [name for name, _ in layers].index(self.head_layer)
+        return nn.Sequential(OrderedDict(layers[:first_of_head])), nn.Sequential(OrderedDict(layers[first_of_head:]))
 
-    def together(self, body: nn.Module, head: nn.Module) -> nn.Module:
-        """The two in the form that was given."""
+    def combine(self, body: nn.Module, head: nn.Module) -> nn.Module:
+        """One module from a body and a head, in the form of `spec`."""
         if self.kind == "pair":
-            return in_line(body, head)
+            return body_then_head(body, head)
         if self.kind == "named":
-            _swap(body, self.last, head)
+            _replace_layer(body, self.head_layer, head)
         if self.kind == "sequence":
             return nn.Sequential(OrderedDict([*_layers_of(body), *_layers_of(head)]))
         return body
 
 
-class Joint(Net):
-    """A module that returns (embedding, logits): it has no head of its own to call."""
+class JointNet(Net):
+    """A module that returns (embedding, logits). Its head cannot be called separately."""
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
         return self(params, x)[0]
 
     def head(self, params: Params, z: Tensor) -> Tensor:
         raise UserError(
-            f"{self.name} returns its embedding and scores together, but this method calls the head alone. "
-            "Give it as (body, head) or (module, name of its last layer)."
+            f"{self.name} returns its embedding and logits together, but this method calls the head separately. "
+            "Specify it as (body, head) or (module, name of its last layer)."
         )
 
     def __call__(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,126 +110,129 @@ class Joint(Net):
         if not (isinstance(out, tuple) and len(out) == 2):
             layers = ", ".join(name for name, _ in self.module["body"].named_children())
             raise UserError(
-                f"{self.name} returns a {type(out).__name__}, so where is the embedding? Let it return (embedding, "
-                f"logits), or give (module, name of its last layer){f'; it has {layers}' if layers else ''}."
+                f"{self.name} returns a {type(out).__name__}; it must return (embedding, logits). Change it, or "
+                f"specify (module, name of its last layer){f'; its layers are {layers}' if layers else ''}."
             )
         return out
 
 
-def _callable_only(given: Any) -> bool:
-    """Is it a function that makes the net?"""
-    return callable(given) and not isinstance(given, nn.Module)
+def _is_function(spec: Any) -> bool:
+    """Whether a net is specified by a function that returns it."""
+    return callable(spec) and not isinstance(spec, nn.Module)
 
 
-def _copied(given: Any) -> Any:
-    """A net of its own, of what was given or of what the function makes."""
-    return deepcopy(given() if _callable_only(given) else given)
+def _new_instance(spec: Any) -> Any:
+    """A new copy of the specified net; a function is called for it."""
+    return deepcopy(spec() if _is_function(spec) else spec)
 
 
-def _understood(given: Any, place: str) -> tuple[Kind, str]:
-    """Which of the ways it was given in, and the name of the layer where its head begins."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], nn.Module):
-        module, last = given
-        if isinstance(last, nn.Module):
+def _kind_and_head(instance: Any, label: str) -> tuple[Kind, str]:
+    """In which form a net is specified, and the name of the layer at which its head begins."""
+    if isinstance(instance, tuple) and len(instance) == 2 and isinstance(instance[0], nn.Module):
+        module, head = instance
+        if isinstance(head, nn.Module):
             return "pair", ""
-        if isinstance(last, str):
+        if isinstance(head, str):
             names = [name for name, _ in module.named_modules(remove_duplicate=False) if name]
-            if last not in names:
-                raise UserError(f"{place} has no layer {last!r}. It has: {', '.join(names)}.")
-            return ("sequence" if _in_call_order(module) and "." not in last else "named"), last
-    if not isinstance(given, nn.Module):
+            if head not in names:
+                raise UserError(f"{label} has no layer {head!r}. It has: {', '.join(names)}.")
+            return ("sequence" if _is_plain_sequence(module) and "." not in head else "named"), head
+    if not isinstance(instance, nn.Module):
         raise UserError(
-            f"{place} is a {type(given).__name__}; a net is a module, (module, name of its last layer), "
-            "(body, head), or a function that makes one of these."
+            f"{label} is a {type(instance).__name__}; a net is a module, (module, name of its last layer), "
+            "(body, head), or a function that returns one of these."
         )
-    if not _in_call_order(given):
+    if not _is_plain_sequence(instance):
         return "joint", ""
-    having = [name for name, layer in _layers_of(given) if any(True for _ in layer.parameters())]
-    if not having:
-        raise UserError(f"{place} has no parameters: it cannot learn.")
-    if len(having) == 1:
+    with_params = [name for name, layer in _layers_of(instance) if any(True for _ in layer.parameters())]
+    if not with_params:
+        raise UserError(f"{label} has no parameters: it cannot learn.")
+    if len(with_params) == 1:
         raise UserError(
-            f"{place} has one layer with parameters, so that the embedding would be the raw input, and prototypes the "
-            "means of raw inputs. Put a layer before it, or give (nn.Identity(), layer) if the inputs are features."
+            f"{label} has only one layer with parameters, so that the embedding would be the raw input and prototypes "
+            "would be means of raw inputs. Add a layer before it, or specify (nn.Identity(), layer) if the inputs are "
+            "features."
         )
-    return "sequence", having[-1]
+    return "sequence", with_params[-1]
 
 
 def _layers_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """All its layers; `named_children` would leave out one that stands there a second time."""
+    """All layers of a module by name. `named_children` would skip a layer that is used a second time."""
     return [(name, layer) for name, layer in module._modules.items() if layer is not None]
 
 
-def _in_call_order(module: nn.Module) -> bool:
-    """Is it a plain sequence of layers?"""
+def _is_plain_sequence(module: nn.Module) -> bool:
+    """Whether a module is an `nn.Sequential` that calls its layers in order."""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def _swap(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
-    """Put a layer in the place of that name; what was there before."""
+def _replace_layer(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
+    """Replace the layer of that name and return the old one."""
     parent, _, leaf = name.rpartition(".")
-    before = module.get_submodule(name)
+    old_layer = module.get_submodule(name)
     setattr(module.get_submodule(parent), leaf, layer)
-    return before
+    return old_layer
 
 
-def _try_out(net: Net, given: nn.Module | None, shape: tuple[int, ...]) -> None:
-    """Refuse a net that does not give what it must, or not what it gave before, or that hides what it changes."""
+def _try_out(net: Net, original: nn.Module | None, shape: tuple[int, ...]) -> None:
+    """Run the net once. It is an error if its outputs have the wrong shapes, if they differ from those of the
+    `original` module, or if it changes a buffer that its state dict does not hold. Sets `net.trains_alone`."""
     params, x = net.init(torch.Generator()), torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
-    filled = [value for value in params.values() if value.numel()]
-    if len({value.data_ptr() for value in filled}) < len(filled):
-        raise UserError(f"{net.name} has a tensor under two names; give each layer its own.")
+    nonempty = [value for value in params.values() if value.numel()]
+    if len({value.data_ptr() for value in nonempty}) < len(nonempty):
+        raise UserError(f"{net.name} has one tensor under two names. Give each layer its own tensor.")
     with torch.no_grad(), no_global_draws(net.name):
         z, logits = net(params, x)
         if z.dim() != 2 or logits.shape != (2, net.classes):
             raise UserError(
-                f"{net.name} gives embeddings {list(z.shape)} and scores {list(logits.shape)} for 2 inputs; it "
-                f"must give [2, dim] and [2, {net.classes}], as there are {net.classes} classes. "
-                "Change the net, or tell the federation its classes."
+                f"{net.name} returns embeddings {list(z.shape)} and logits {list(logits.shape)} for 2 inputs; they "
+                f"must be [2, dim] and [2, {net.classes}], because there are {net.classes} classes. "
+                "Change the net, or set the classes of the federation."
             )
-        for whole in filter(None, (net.loaded(params), given and given.eval())):
-            out = whole(x)
+        for module in filter(None, (net.loaded(params), original and original.eval())):
+            out = module(x)
             if not torch.allclose(logits, out[1] if isinstance(out, tuple) else out, atol=1e-5):
                 raise UserError(
-                    f"{net.name} does more after its last layer than that layer gives. Name the layer that comes last, "
-                    "or let it return (embedding, logits)."
+                    f"{net.name} computes more after the layer that was named as its last. Name the layer that comes "
+                    "last, or let it return (embedding, logits)."
                 )
-    hidden = {name: value.clone() for name, value in net.module.named_buffers() if name not in net.shapes}
-    used = {name: value.clone() for name, value in params.items()}
+    unsaved_buffers = {name: value.clone() for name, value in net.module.named_buffers() if name not in net.shapes}
+    trained = {name: value.clone() for name, value in params.items()}
     net.train(True)
     try:
         with torch.no_grad(), DerivedDropout(torch.tensor(0)):
-            net(used, x)
+            net(trained, x)
     finally:
         net.train(False)
-    before = {name: value for name, value in params.items() if name not in net.trainable}
-    if any(not torch.equal(used[name], value) for name, value in before.items()) or _mixes(net, params, x):
-        net.alone = True
-    net.alone = net.alone or not _maps(net, params, x)
-    now = dict(net.module.named_buffers())
-    if any(not torch.equal(now[name], value) for name, value in hidden.items()):
+    buffers = {name: value for name, value in params.items() if name not in net.trainable}
+    changes_buffers = any(not torch.equal(trained[name], value) for name, value in buffers.items())
+    net.trains_alone = (
+        net.trains_alone or changes_buffers or _mixes_examples(net, params, x) or not _can_be_mapped(net, params, x)
+    )
+    buffers_now = dict(net.module.named_buffers())
+    if any(not torch.equal(buffers_now[name], value) for name, value in unsaved_buffers.items()):
         raise UserError(f"{net.name} changes a buffer that is not in its state dict: register it as persistent.")
 
 
-def _maps(net: Net, params: Params, x: Tensor) -> bool:
-    """Can it be mapped over clients? Not if what it does depends on the values of a tensor."""
-    moving = {name: torch.stack([value, value]) for name, value in params.items() if name in net.trainable}
-    fixed = {name: value for name, value in params.items() if name not in moving}
+def _can_be_mapped(net: Net, params: Params, x: Tensor) -> bool:
+    """Whether `vmap` can map the net over clients. It cannot if the net branches on the values of a tensor."""
+    stacked = {name: torch.stack([value, value]) for name, value in params.items() if name in net.trainable}
+    fixed = {name: value for name, value in params.items() if name not in stacked}
     try:
-        vmap(grad(lambda own, x: net({**fixed, **own}, x)[1].sum()))(moving, torch.stack([x, 2 * x]))
-    except Exception:  # whatever torch cannot map
+        vmap(grad(lambda trainable, x: net({**fixed, **trainable}, x)[1].sum()))(stacked, torch.stack([x, 2 * x]))
+    except Exception:  # torch raises many types of errors here
         return False
     return True
 
 
-def _mixes(net: Net, params: Params, x: Tensor) -> bool:
-    """Does an example's output depend, in training, on what else is in the batch?"""
+def _mixes_examples(net: Net, params: Params, x: Tensor) -> bool:
+    """Whether, in training, the output for an example depends on the other examples of its batch."""
     net.train(True)
     try:
-        outs = []
+        logits = []
         for batch in (x, torch.cat([x, 3 + x])):
             with torch.no_grad(), DerivedDropout(torch.tensor(0)):
-                outs.append(net({name: value.clone() for name, value in params.items()}, batch)[1][: len(x)])
+                logits.append(net({name: value.clone() for name, value in params.items()}, batch)[1][: len(x)])
     finally:
         net.train(False)
-    return not torch.allclose(outs[0], outs[1], atol=1e-5)
+    return not torch.allclose(logits[0], logits[1], atol=1e-5)

@@ -13,33 +13,36 @@ from protofed.errors import UserError
 
 Stride = Annotated[int, Ge(1)]
 _NARROW = 16
-"""With fewer channels than this, oneDNN's gradient of a 1x1 convolution with a stride writes where it must not: issue
-6035 of uxlfoundation/oneDNN. The process crashes, or the gradient is wrong."""
+"""Below this number of channels, oneDNN's gradient of a 1x1 convolution with a stride writes outside of its memory
+(issue 6035 of uxlfoundation/oneDNN): the process crashes, or the gradient is wrong."""
 
 
 @dataclass(frozen=True)
 class ResNet18:
-    """Eight residual blocks; the embedding has 512 numbers (at width 64)."""
+    """Eight residual blocks. The embedding has 8 * width numbers, 512 by default."""
 
     stem: Literal["imagenet", "cifar"] = "cifar"
     """imagenet: a 7x7 convolution and 3x3 max pooling; cifar: a 3x3 convolution"""
     norm: Literal["batch", "group"] = "batch"
-    """batch norm, or group norm with 2 groups, which needs no statistics"""
+    """batch norm, or group norm with 2 groups, which keeps no running statistics"""
     strides: tuple[Stride, ...] = (2, 2)
-    """of imagenet's stem: its convolution and its pooling. FedProto's clients differ in them: [1, 4] and [2, 2]"""
+    """strides of the imagenet stem's convolution and pooling; FedProto's clients have [1, 4] or [2, 2]"""
     width: Annotated[int, Ge(2)] = 64
-    """channels of the first blocks; the embedding is eight times as large"""
+    """channels of the first blocks; the embedding has eight times this number"""
     bias: bool = True
-    """has the head one?"""
+    """whether the classifier head has a bias"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         if len(shape) != 3 or min(shape[1:]) < 16:
-            raise UserError(f"net resnet18 wants images of at least 16x16 with channels first, got {shape}. Use mlp.")
+            raise UserError(
+                f"net resnet18 needs images of at least 16x16 with channels first, got inputs of shape {shape}. "
+                "Use net mlp or larger images."
+            )
         if self.norm == "group" and self.width % 2:
             raise UserError(f"net.width: got {self.width}; must be even for group norm.")
         if len(self.strides) != 2:
             raise UserError(
-                f"net.strides: got {list(self.strides)}; must be two, of the stem's convolution and pooling."
+                f"net.strides: got {list(self.strides)}; must be two numbers, for the stem's convolution and pooling."
             )
         width = self.width
         body: OrderedDict[str, nn.Module] = OrderedDict()
@@ -47,7 +50,7 @@ class ResNet18:
             body["conv1"] = nn.Conv2d(shape[0], width, 7, self.strides[0], 3, bias=False)
         else:
             body["conv1"] = nn.Conv2d(shape[0], width, 3, 1, 1, bias=False)
-        body["norm1"] = self.normed(width)
+        body["norm1"] = self.norm_layer(width)
         body["relu"] = nn.ReLU()
         if self.stem == "imagenet":
             body["pool"] = nn.MaxPool2d(3, self.strides[1], 1)
@@ -60,27 +63,28 @@ class ResNet18:
         body["flat"] = nn.Flatten()
         return nn.Sequential(body), nn.Sequential(OrderedDict(out=nn.Linear(ins, classes, self.bias)))
 
-    def normed(self, channels: int) -> nn.Module:
+    def norm_layer(self, channels: int) -> nn.Module:
+        """A new normalisation layer."""
         return nn.BatchNorm2d(channels) if self.norm == "batch" else nn.GroupNorm(2, channels)
 
 
 class Block(nn.Module):
-    """x + two 3x3 convolutions of x; where the shape changes, x goes through a 1x1 convolution."""
+    """Adds two 3x3 convolutions of x to x. Where the shape changes, x passes through a 1x1 convolution first."""
 
     def __init__(self, ins: int, outs: int, stride: int, design: ResNet18) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(ins, outs, 3, stride, 1, bias=False)
-        self.norm1 = design.normed(outs)
+        self.norm1 = design.norm_layer(outs)
         self.conv2 = nn.Conv2d(outs, outs, 3, 1, 1, bias=False)
-        self.norm2 = design.normed(outs)
+        self.norm2 = design.norm_layer(outs)
         self.relu = nn.ReLU()
         self.short: nn.Module = nn.Identity()
         if stride > 1 or ins != outs:
             short: OrderedDict[str, nn.Module] = OrderedDict()
             if stride > 1 and ins < _NARROW:
-                short["pick"], stride = nn.AvgPool2d(1, stride), 1  # every other pixel, as it is
+                short["pick"], stride = nn.AvgPool2d(1, stride), 1  # picks the same pixels as the stride would
             short["conv"] = nn.Conv2d(ins, outs, 1, stride, bias=False)
-            short["norm"] = design.normed(outs)
+            short["norm"] = design.norm_layer(outs)
             self.short = nn.Sequential(short)
 
     def forward(self, x: Tensor) -> Tensor:

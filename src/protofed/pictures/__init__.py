@@ -1,5 +1,5 @@
 """Pictures of runs, drawn with matplotlib.
 
-`catalogue.py` is the registry behind `protofed draw`, `style.py` sets how pictures look. This package may import
-measures, models, experiment and everything below them.
+`catalogue.py` is the registry behind `protofed draw`, and `style.py` sets the appearance of pictures. This package may
+import measures, models, experiment and everything below them.
 """

@@ -1,4 +1,4 @@
-"""Curves over rounds: for each name the mean of several runs, with a band of one standard deviation."""
+"""Curves over rounds: the mean of several runs per name, with a band of one standard deviation."""
 
 from __future__ import annotations
 
@@ -10,83 +10,93 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from protofed.pictures.style import COLOURS, COLUMN, STYLES, head, in_powers, lettered, open_axes, write_picture
+from protofed.pictures.style import (
+    COLOURS,
+    COLUMN,
+    STYLES,
+    open_axes,
+    set_wrapped_title,
+    use_log_ticks,
+    with_column_fonts,
+    write_picture,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class BandPanel(NamedTuple):
+    """The content of one panel."""
+
     title: str
-    rounds: Sequence[float] | Mapping[str, Sequence[float]]  # for all curves, or for each name
-    curves: Mapping[str, np.ndarray]  # for each name [runs, rounds]
-    log: bool = False
-    along: str = "round"
-    upward: str = ""
-    log_along: bool = False
-    levels: Mapping[str, float] = {}  # for each name a line from side to side
+    x: Sequence[float] | Mapping[str, Sequence[float]]  # of all curves, or by name; usually rounds
+    curves: Mapping[str, np.ndarray]  # by name: [runs, x]
+    log_y: bool = False
+    x_label: str = "round"
+    y_label: str = ""
+    log_x: bool = False
+    levels: Mapping[str, float] = {}  # by name: a horizontal line
 
 
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of the `window` values around each, along the last dimension; at the ends of those that are there.
+    """The mean of the `window` values around each, along the last dimension; at the ends, of those that exist.
 
     >>> moving_average(np.array([1.0, 2.0, 6.0, 1.0]), 3).tolist()
     [1.5, 3.0, 3.0, 3.5]
     """
     before, after, length = (window - 1) // 2, window // 2, values.shape[-1]
-    parts = [values[..., max(0, at - before) : at + after + 1].mean(-1) for at in range(length)]
-    return np.stack(parts, -1)
+    means = [values[..., max(0, at - before) : at + after + 1].mean(-1) for at in range(length)]
+    return np.stack(means, -1)
 
 
-@lettered
+@with_column_fonts
 def draw_bands(panels: Sequence[BandPanel], columns: int = 2, window: int = 1) -> Figure:
-    """The panels, side by side, with one legend; with a window the mean as it is stays as a faint line."""
+    """The panels side by side with one legend. With a window > 1, the mean before smoothing is a faint line."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    made, axes = plt.subplots(rows, columns, figsize=(COLUMN * columns, 2.3 * rows), squeeze=False)
+    picture, axes = plt.subplots(rows, columns, figsize=(COLUMN * columns, 2.3 * rows), squeeze=False)
     names = list(dict.fromkeys(name for panel in panels for name in (*panel.curves, *panel.levels)))
     looks = {name: (STYLES[at % len(STYLES)], COLOURS[at % len(COLOURS)]) for at, name in enumerate(names)}
     lines = {}
     for axis, panel in zip(axes.flat, panels, strict=False):
         for name, values in panel.curves.items():
-            along = panel.rounds[name] if isinstance(panel.rounds, Mapping) else panel.rounds
+            x = panel.x[name] if isinstance(panel.x, Mapping) else panel.x
             (style, colour), smooth = looks[name], moving_average(values, window)
-            middle, wide = smooth.mean(0), smooth.std(0)
+            mean, std = smooth.mean(0), smooth.std(0)
             if window > 1:
-                axis.plot(along, values.mean(0), color=colour, alpha=0.35, linewidth=0.6)
-            (lines[name],) = axis.plot(along, middle, style, color=colour, linewidth=1.3)
-            axis.fill_between(along, middle - wide, middle + wide, color=colour, alpha=0.18, linewidth=0)
+                axis.plot(x, values.mean(0), color=colour, alpha=0.35, linewidth=0.6)
+            (lines[name],) = axis.plot(x, mean, style, color=colour, linewidth=1.3)
+            axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
         for name, level in panel.levels.items():
             lines[name] = axis.axhline(level, linestyle=looks[name][0], color=looks[name][1], linewidth=1.3)
-        axis.set(xlabel=panel.along, ylabel=panel.upward)
-        head(axis, panel.title, 1)
+        axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
+        set_wrapped_title(axis, panel.title, 1)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if panel.log_along:
+        if panel.log_x:
             axis.set_xscale("log")
-            in_powers(axis.xaxis)
-        if panel.log:
+            use_log_ticks(axis.xaxis)
+        if panel.log_y:
             axis.set_yscale("log")
-            in_powers(axis.yaxis)
+            use_log_ticks(axis.yaxis)
         open_axes(axis)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    made.tight_layout()
-    broad = sum(len(name) + 6 for name in names) / (52 * columns)  # how many lines the legend would fill
-    in_row = max(1, int(len(names) / max(broad, 1)))
-    made.legend(
+    picture.tight_layout()
+    legend_rows = sum(len(name) + 6 for name in names) / (52 * columns)  # about 52 characters fit in a column
+    picture.legend(
         [lines[name] for name in names],
         names,
         loc="upper center",
         bbox_to_anchor=(0.5, 0.02),
         borderaxespad=0,
-        ncols=in_row,
+        ncols=max(1, int(len(names) / max(legend_rows, 1))),
         frameon=False,
         handlelength=2.6,
         columnspacing=1.2,
     )
-    return made
+    return picture
 
 
 def write_bands(panels: Sequence[BandPanel], out: Path, columns: int = 2) -> None:
-    """Write the panels; the ending of the name says in which format."""
+    """Write the panels in the format that the file name's ending says."""
     write_picture(draw_bands(panels, columns), out)

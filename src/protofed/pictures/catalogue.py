@@ -9,55 +9,59 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
+from protofed.experiment.results import members_with_data
 from protofed.measures.intervals import SettingRow, read_sweep
 from protofed.pictures import clients, curves, scatter, similarity, spiral
-from protofed.pictures import holdings as partition
-from protofed.pictures import sweep_plot as sweep
+from protofed.pictures.holdings import draw_holdings
 from protofed.pictures.runs import FinishedRun
+from protofed.pictures.sweep_plot import draw_sweep
 
 
-class Wishes(NamedTuple):
-    """What may be asked of a picture; each takes what it has a use for."""
+class DrawOptions(NamedTuple):
+    """Options of pictures. Each picture uses those that apply to it."""
 
-    window: int = 1
+    window: int = 1  # rounds of the moving average
     clients: tuple[int, ...] = ()
     by: tuple[str, ...] = curves.WAYS
 
 
 class Picture(NamedTuple):
+    """A kind of picture: what it shows, how it is drawn, and how a folder is read for it."""
+
     about: str
-    draw: Callable[[Sequence[Any], Wishes], Figure]
+    draw: Callable[[Sequence[Any], DrawOptions], Figure]
     load: Callable[[Path], Any] = FinishedRun.load
 
 
-def _partition_picture(runs: Sequence[FinishedRun], wishes: Wishes) -> Figure:
-    """Of one run."""
+def _partition_picture(runs: Sequence[FinishedRun], options: DrawOptions) -> Figure:
+    """The partition of one run."""
     if len(runs) > 1:
-        raise UserError(f"A partition is drawn of one run; got {len(runs)}.")
-    return partition.draw_holdings(runs[0].members(), f"{runs[0].data}, {runs[0].config.partition_name}")
+        raise UserError(f"--what partition draws one run; got {len(runs)} folders.")
+    (run,) = runs
+    return draw_holdings(members_with_data(run.config, run.folder), f"{run.data}, {run.config.partition_name}")
 
 
-def _sweep_picture(sweeps: Sequence[list[SettingRow]], wishes: Wishes) -> Figure:
-    """Of one sweep."""
+def _sweep_picture(sweeps: Sequence[list[SettingRow]], options: DrawOptions) -> Figure:
+    """The figures of one sweep."""
     if len(sweeps) > 1:
-        raise UserError(f"A sweep is drawn by itself; got {len(sweeps)} folders.")
-    return sweep.draw_sweep(sweeps[0])
+        raise UserError(f"--what sweep draws one sweep; got {len(sweeps)} folders.")
+    return draw_sweep(sweeps[0])
 
 
 PICTURES: dict[str, Picture] = {
-    "curves": Picture("accuracy over rounds", lambda runs, w: curves.curves(runs, w.by, w.window)),
-    "losses": Picture("the terms of the loss over rounds", lambda runs, w: curves.losses(runs, w.window)),
-    "cost": Picture("accuracy against megabytes sent", lambda runs, w: curves.cost(runs, w.by, w.window)),
-    "clients": Picture("the accuracy of each client", lambda runs, w: clients.clients(runs, w.by)),
-    "partition": Picture("who holds what", _partition_picture),
-    "tsne": Picture("test embeddings and prototypes, by t-SNE", lambda runs, w: scatter.tsne(runs)),
-    "pca": Picture("the same by principal components", lambda runs, w: scatter.pca(runs)),
+    "curves": Picture("accuracy over rounds", lambda runs, o: curves.curves(runs, o.by, o.window)),
+    "losses": Picture("the terms of the loss over rounds", lambda runs, o: curves.losses(runs, o.window)),
+    "cost": Picture("accuracy against megabytes sent", lambda runs, o: curves.cost(runs, o.by, o.window)),
+    "clients": Picture("the accuracy of each client", lambda runs, o: clients.clients(runs, o.by)),
+    "partition": Picture("the training examples per client and class", _partition_picture),
+    "tsne": Picture("test embeddings and prototypes, by t-SNE", lambda runs, o: scatter.tsne(runs)),
+    "pca": Picture("test embeddings and prototypes, by principal components", lambda runs, o: scatter.pca(runs)),
     "similarity": Picture(
-        "cosines between the server's prototypes", lambda runs, w: similarity.similarity_picture(runs)
+        "cosines between the server's prototypes", lambda runs, o: similarity.similarity_picture(runs)
     ),
-    "embeddings": Picture("some clients side by side", lambda runs, w: scatter.embeddings(runs, w.clients)),
-    "attention": Picture("how much each client counts (protomargin)", lambda runs, w: clients.attention(runs)),
-    "margins": Picture("how far prototypes are apart, over rounds", lambda runs, w: curves.margin_curves(runs)),
-    "sweep": Picture("accuracy under varying values (DIR is a sweep's)", _sweep_picture, read_sweep),
-    "spiral": Picture("embeddings of two dimensions", lambda runs, w: spiral.spiral_picture(runs, w.clients)),
+    "embeddings": Picture("embeddings of single clients", lambda runs, o: scatter.embeddings(runs, o.clients)),
+    "attention": Picture("the weight of each client per round (protomargin)", lambda runs, o: clients.attention(runs)),
+    "margins": Picture("distances between prototypes over rounds", lambda runs, o: curves.margin_curves(runs)),
+    "sweep": Picture("accuracy along the values of a grid (DIR is a sweep's folder)", _sweep_picture, read_sweep),
+    "spiral": Picture("embeddings of two dimensions", lambda runs, o: spiral.spiral_picture(runs, o.clients)),
 }

@@ -1,4 +1,4 @@
-"""Pictures of rounds.jsonl: learning curves, the terms of the loss, accuracy against what was sent."""
+"""Pictures of rounds.jsonl: learning curves, the terms of the loss, accuracy against megabytes sent, margins."""
 
 from __future__ import annotations
 
@@ -17,114 +17,116 @@ from protofed.pictures.runs import FinishedRun, group_by_setting
 WAYS = ("head", "prototype")
 
 
-def values(runs: Sequence[FinishedRun], key: str) -> tuple[list[int], np.ndarray] | None:
-    """The rounds in which all of these runs have a value, and the values [runs, rounds]; None if there are none."""
-    rows = [{row["round"]: row[key] for row in run.rounds if row.get(key) is not None} for run in runs]
-    common = sorted(set.intersection(*(set(row) for row in rows)))
-    return (common, np.array([[row[at] for at in common] for row in rows], float)) if common else None
+def common_values(runs: Sequence[FinishedRun], key: str) -> tuple[list[int], np.ndarray] | None:
+    """The rounds in which all runs have a value of this key, and the values [runs, rounds]; None if there are none."""
+    by_round = [{row["round"]: row[key] for row in run.rounds if row.get(key) is not None} for run in runs]
+    rounds = sorted(set.intersection(*(set(values) for values in by_round)))
+    return (rounds, np.array([[values[at] for at in rounds] for values in by_round], float)) if rounds else None
 
 
-def sent_so_far(run: FinishedRun) -> dict[int, float]:
-    """For each round the megabytes sent so far, both ways, by all clients."""
-    sums = np.cumsum([row["up_bytes"] + row["down_bytes"] for row in run.rounds]) / 1e6
-    return {row["round"]: float(total) for row, total in zip(run.rounds, sums, strict=True)}
+def megabytes_sent(run: FinishedRun) -> dict[int, float]:
+    """By round: the megabytes sent so far, in both directions, by all clients."""
+    totals = np.cumsum([row["up_bytes"] + row["down_bytes"] for row in run.rounds]) / 1e6
+    return {row["round"]: float(total) for row, total in zip(run.rounds, totals, strict=True)}
 
 
-def said(way: str) -> str:
+def way_suffix(way: str) -> str:
+    """How a curve's name ends for a way of predicting."""
     return {"head": "", "global": ", the server's model"}.get(way, f", by {way.replace('_', ' ')}")
 
 
-def _learned(
+def _accuracy_curves(
     runs: Sequence[FinishedRun], ways: Sequence[str]
 ) -> dict[str, tuple[list[FinishedRun], list[int], np.ndarray]]:
-    """For each group of runs and way to predict the runs, the rounds tested, and the accuracies in percent."""
-    found = {}
-    for title, group in group_by_setting(runs).items():
+    """Per group of runs and way of predicting: the runs, the rounds tested, and the accuracies in percent."""
+    by_name = {}
+    for name, group in group_by_setting(runs).items():
         for way in ways:
-            if got := values(group, f"accuracy_{way}"):
-                found[title + said(way)] = (group, got[0], 100 * got[1])
-    if not found:
-        raise UserError(f"None of these runs has an accuracy by {' or '.join(ways)}.")
-    return found
+            if tested := common_values(group, f"accuracy_{way}"):
+                by_name[name + way_suffix(way)] = (group, tested[0], 100 * tested[1])
+    if not by_name:
+        raise UserError(f"None of these runs has an accuracy by {' or '.join(ways)}. Try another --by.")
+    return by_name
 
 
-def _about(runs: Sequence[FinishedRun]) -> str:
-    """The data, and over how many seeds the mean is taken."""
+def _data_and_seeds(runs: Sequence[FinishedRun]) -> str:
+    """A title: the datasets, and the number of seeds over which means are taken."""
     seeds = sorted({len(group) for group in group_by_setting(runs).values()})
-    told = f", mean and spread over {'-'.join(map(str, seeds))} seeds" if seeds[-1] > 1 else ""
-    return ", ".join(dict.fromkeys(run.data for run in runs)) + told
+    over_seeds = f", mean and spread over {'-'.join(map(str, seeds))} seeds" if seeds[-1] > 1 else ""
+    return ", ".join(dict.fromkeys(run.data for run in runs)) + over_seeds
 
 
 def curves(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int = 1) -> Figure:
-    """Accuracy over rounds; a moving average if there is a window."""
-    found = _learned(runs, ways)
+    """Accuracy over rounds; with a window > 1, its moving average."""
+    by_name = _accuracy_curves(runs, ways)
     panel = bands.BandPanel(
-        _about(runs),
-        {title: rounds for title, (_, rounds, _) in found.items()},
-        {title: accuracies for title, (_, _, accuracies) in found.items()},
-        upward="accuracy in %" + (f", mean of {window} rounds" if window > 1 else ""),
+        _data_and_seeds(runs),
+        {name: rounds for name, (_, rounds, _) in by_name.items()},
+        {name: accuracies for name, (_, _, accuracies) in by_name.items()},
+        y_label="accuracy in %" + (f", mean of {window} rounds" if window > 1 else ""),
     )
     return bands.draw_bands([panel], window=window)
 
 
 def losses(runs: Sequence[FinishedRun], window: int = 1) -> Figure:
-    """Each term of the training loss over rounds, one above the other."""
+    """The terms of the training loss over rounds, a panel each, one below the other."""
     groups = group_by_setting([run._replace(rounds=[{**row, **_terms(row)} for row in run.rounds]) for run in runs])
     panels = []
     for term in dict.fromkeys(term for run in runs for row in run.rounds for term in row["loss"]):
-        found = {title: got for title, group in groups.items() if (got := values(group, f"loss {term}"))}
-        lines = {title: got for title, (_, got) in found.items()}
-        positive = all((line > 0).all() for line in lines.values())
-        rounds = {title: got for title, (got, _) in found.items()}
-        panels.append(bands.BandPanel(f"loss: {term}", rounds, lines, log=positive, upward="mean over examples"))
+        by_name = {name: values for name, group in groups.items() if (values := common_values(group, f"loss {term}"))}
+        rounds = {name: rounds for name, (rounds, _) in by_name.items()}
+        lines = {name: values for name, (_, values) in by_name.items()}
+        positive = all((values > 0).all() for values in lines.values())
+        panels.append(bands.BandPanel(f"loss: {term}", rounds, lines, log_y=positive, y_label="mean over examples"))
     if not panels:
-        raise UserError("None of these runs has a loss: nobody trained.")
+        raise UserError("None of these runs has a training loss: no client trained.")
     return bands.draw_bands(panels, columns=1, window=window)
 
 
 def _terms(row: dict[str, object]) -> dict[str, object]:
-    """The terms of a round's loss as keys of their own."""
+    """The terms of a round's loss as entries "loss TERM"."""
     loss = row["loss"]
     return {f"loss {term}": value for term, value in loss.items()} if isinstance(loss, dict) else {}
 
 
 def cost(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int = 1) -> Figure:
-    """Accuracy against megabytes sent so far; who sends nothing is a line at its last accuracy."""
-    along: dict[str, list[float]] = {}
+    """Accuracy against the megabytes sent so far. A method that sends nothing is a line at its last accuracy."""
+    x: dict[str, list[float]] = {}
     lines, levels = {}, {}
-    for title, (group, rounds, accuracies) in _learned(runs, ways).items():
-        so_far = np.mean([[megabytes[at] for at in rounds] for megabytes in map(sent_so_far, group)], 0)
-        if so_far[-1] > 0:
-            moved = so_far > 0
-            along[title], lines[title] = so_far[moved].tolist(), accuracies[:, moved]
+    for name, (group, rounds, accuracies) in _accuracy_curves(runs, ways).items():
+        megabytes = np.mean([[sent[at] for at in rounds] for sent in map(megabytes_sent, group)], 0)
+        if megabytes[-1] > 0:
+            positive = megabytes > 0
+            x[name], lines[name] = megabytes[positive].tolist(), accuracies[:, positive]
         else:
-            levels[f"{title} (sends nothing)"] = float(accuracies[:, -1].mean())
+            levels[f"{name} (sends nothing)"] = float(accuracies[:, -1].mean())
     panel = bands.BandPanel(
-        _about(runs),
-        along,
+        _data_and_seeds(runs),
+        x,
         lines,
-        along="MB sent so far, by all clients, both ways",
-        upward="accuracy in %",
-        log_along=bool(lines),
+        x_label="MB sent so far, by all clients, both ways",
+        y_label="accuracy in %",
+        log_x=bool(lines),
         levels=levels,
     )
     return bands.draw_bands([panel], window=window)
 
 
 def margin_curves(runs: Sequence[FinishedRun]) -> Figure:
-    """The aggregate mean margin of the server's prototypes (prototype-guided FL, Eq. 15) over the rounds traced."""
+    """The aggregate mean margin of the server's prototypes (prototype-guided FL, Eq. 15) over the traced rounds."""
     traced = []
     for run in runs:
-        kept = dict(Folder(run.folder).trace())
-        apart = {number: aggregate_mean_margin(centres(held)) for number, held in kept.items()}
-        traced.append(run._replace(rounds=[{**row, "margin": apart.get(row["round"])} for row in run.rounds]))
-    found = {title: got for title, group in group_by_setting(traced).items() if (got := values(group, "margin"))}
-    if not found:
-        raise UserError("None of these runs has a trace of its prototypes: run with --set run.trace_every=5.")
+        margins = {at: aggregate_mean_margin(centres(prototypes)) for at, prototypes in Folder(run.folder).trace()}
+        traced.append(run._replace(rounds=[{**row, "margin": margins.get(row["round"])} for row in run.rounds]))
+    by_name = {
+        name: values for name, group in group_by_setting(traced).items() if (values := common_values(group, "margin"))
+    }
+    if not by_name:
+        raise UserError("None of these runs has a trace of its prototypes. Run with --set run.trace_every=5.")
     panel = bands.BandPanel(
-        _about(runs),
-        {title: rounds for title, (rounds, _) in found.items()},
-        {title: got for title, (_, got) in found.items()},
-        upward="mean distance to other classes",
+        _data_and_seeds(runs),
+        {name: rounds for name, (rounds, _) in by_name.items()},
+        {name: values for name, (_, values) in by_name.items()},
+        y_label="mean distance to other classes",
     )
     return bands.draw_bands([panel])

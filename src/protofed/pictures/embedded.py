@@ -1,30 +1,30 @@
-"""Embeddings of a run: its clients' test examples, their class means, and the server's prototypes, in one space."""
+"""Embeddings of a run in one space: its clients' test examples, their class means, and the server's prototypes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from protofed.core import Net, Params
+from protofed.core import AnyMethod, Net, Params
 from protofed.draws import random_state
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.members import Members
 from protofed.experiment.results import Result, State
+from protofed.measures.question import state_with_data
 from protofed.pictures.runs import FinishedRun
 from protofed.prototypes import Prototypes
 from protofed.training import take_part
 
-_MOST_SAMPLES = 1_500
-"""So many test embeddings are shown, drawn at random where there are more."""
+_MAX_SAMPLES = 1_500
+"""Largest number of test embeddings in a picture. If there are more, this many are drawn at random."""
 
 
 class Points(NamedTuple):
-    """Vectors [n, dim] with the class and the client [n] of each; the server's have client -1."""
+    """Vectors [n, dim] with their classes [n] and clients [n]; -1 is the server."""
 
     z: np.ndarray
     y: np.ndarray
@@ -35,84 +35,80 @@ class Points(NamedTuple):
         return cls(z.numpy(), y.numpy(), np.full(len(y), client))
 
     @classmethod
-    def means(cls, found: Prototypes, client: int) -> Points:
-        """The prototypes that there are."""
-        label, mode = (found.support > 0).nonzero(as_tuple=True)
-        return cls.of(found.mean[label, mode], label, client)
+    def from_prototypes(cls, prototypes: Prototypes, client: int) -> Points:
+        """The prototypes with a support above 0."""
+        label, mode = (prototypes.support > 0).nonzero(as_tuple=True)
+        return cls.of(prototypes.mean[label, mode], label, client)
 
     @classmethod
-    def joined(cls, parts: Sequence[Points]) -> Points:
+    def concatenate(cls, parts: Sequence[Points]) -> Points:
         z, y, client = (np.concatenate(column) for column in zip(*parts, strict=True))
         return cls(z, y, client)
 
-    def chosen(self, which: np.ndarray) -> Points:
-        return Points(self.z[which], self.y[which], self.client[which])
+    def subset(self, rows: np.ndarray) -> Points:
+        """The points at these positions, or where this mask is true."""
+        return Points(self.z[rows], self.y[rows], self.client[rows])
 
 
 class Embedded(NamedTuple):
-    """What a scatter picture shows."""
+    """The content of one panel of a scatter picture."""
 
     title: str
     labels: tuple[str | int, ...]
-    samples: Points
+    samples: Points  # test examples
     local: Points  # the class means of each client's training examples
     shared: Points  # the server's prototypes
 
 
 def server_prototypes(result: Result) -> Prototypes | None:
-    """The server's prototypes, if they are of the size of the embeddings."""
-    found = result.prototypes
-    return found if found is not None and found.mean.shape[-1] == result.state.members.nets[0].dim else None
+    """The server's prototypes; None if it has none, or if their size is not that of the embeddings."""
+    prototypes, dim = result.prototypes, result.state.members.nets[0].dim
+    return prototypes if prototypes is not None and prototypes.mean.shape[-1] == dim else None
 
 
-def _comparable(result: Result) -> Prototypes:
-    """The server's prototypes where embeddings can be put beside them; protomargin's are scaled, channel by channel."""
-    net, found = result.state.members.nets[0], server_prototypes(result)
-    if found is None or result.state.config.method.compared_embeddings(found.mean) is None:
-        return Prototypes.empty(net.classes, net.dim)
-    return found
+def _shared_points(result: Result) -> Points:
+    """The server's prototypes; none if embeddings cannot be compared with them (protomargin scales each channel)."""
+    net, prototypes = result.state.members.nets[0], server_prototypes(result)
+    if prototypes is None or result.state.config.method.compared_embeddings(prototypes.mean) is None:
+        prototypes = Prototypes.empty(net.classes, net.dim)
+    return Points.from_prototypes(prototypes, -1)
 
 
-def _reading(state: State) -> Callable[[Net, Params, Examples], tuple[Tensor, Tensor]]:
-    """How the method looks at embeddings: as they are, or (fednh) at length 1."""
-
-    def features(net: Net, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
-        z, y = net.features(params, data)
-        compared = state.config.method.compared_embeddings(z)
-        return z if compared is None else compared, y
-
-    return features
+def _compared_features(method: AnyMethod, net: Net, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
+    """Embeddings [n, dim] as the method compares them (fednh scales them to length 1), and labels [n]."""
+    z, y = net.features(params, data)
+    compared = method.compared_embeddings(z)
+    return z if compared is None else compared, y
 
 
-def state_of_run(result: Result, members: Members) -> State:
-    """The state that the run ended with, its clients having their data."""
-    return result.state._replace(members=members)
-
-
-def everybody(run: FinishedRun, title: str, most: int = _MOST_SAMPLES) -> Embedded:
-    """Each client's model (or the one they share) on its own test set: at most so many examples in all."""
-    result, members = run.result(), run.members()
-    state = state_of_run(result, members)
+def embed_all_clients(run: FinishedRun, title: str, limit: int = _MAX_SAMPLES) -> Embedded:
+    """Every client's test examples, embedded by its own model or the shared one; at most `limit` examples in all."""
+    result = run.result()
+    state = state_with_data(result)
+    method, members = state.config.method, state.members
     if len({net.dim for net in members.nets}) > 1:
-        raise UserError(f"{run.method}: its nets' embeddings have different sizes, so they are in no common space.")
-    features, samples, local = _reading(state), [], []
+        raise UserError(
+            f"{run.folder}: its nets have embeddings of different sizes, which cannot be drawn in one space. "
+            "Draw a run whose nets have the same net.dim."
+        )
+    samples, local = [], []
     with one_thread():
         for number in range(len(members)):
             model = state.model(number)
             model.must_be_finite()
-            samples.append(Points.of(*features(model.net, model.params, members.test[number]), number))
-            own = Prototypes.of(*features(model.net, model.params, members.train[number]), classes=members.classes)
-            local.append(Points.means(own, number))
-    shown = Points.joined(samples)
-    if not len(shown.y):
+            z, y = _compared_features(method, model.net, model.params, members.test[number])
+            samples.append(Points.of(z, y, number))
+            z, y = _compared_features(method, model.net, model.params, members.train[number])
+            local.append(Points.from_prototypes(Prototypes.of(z, y, classes=members.classes), number))
+    every = Points.concatenate(samples)
+    if not len(every.y):
         raise UserError(f"{run.folder}: its clients have no test examples to embed.")
-    which = np.sort(random_state("embeddings", run.config.run.seed).permutation(len(shown.y))[:most])
-    shared = Points.means(_comparable(result), -1)
-    return Embedded(title, members.labels, shown.chosen(which), Points.joined(local), shared)
+    rows = np.sort(random_state("embeddings", run.config.run.seed).permutation(len(every.y))[:limit])
+    return Embedded(title, members.labels, every.subset(rows), Points.concatenate(local), _shared_points(result))
 
 
-def params_of(state: State, number: int) -> Params:
-    """A client's model; where all have the same, after one more round of its own."""
+def client_params(state: State, number: int) -> Params:
+    """The parameters of a client's model; if all clients share one, after one more round of local training."""
     if number not in range(len(state.members)):
         raise UserError(f"There is no client {number}; they are numbered from 0 to {len(state.members) - 1}.")
     method, kept = state.config.method, state.kept[number]
@@ -124,22 +120,22 @@ def params_of(state: State, number: int) -> Params:
     return method.exportable_params(trained.params, kept)
 
 
-def each(run: FinishedRun, title: str, clients: Sequence[int], most: int = _MOST_SAMPLES) -> list[Embedded]:
-    """Some clients' models on the same test examples, those of the classes that the client holds."""
-    result, members = run.result(), run.members()
-    state, found = state_of_run(result, members), []
-    features, shared = _reading(state), Points.means(_comparable(result), -1)
+def embed_clients(run: FinishedRun, title: str, clients: Sequence[int], limit: int = _MAX_SAMPLES) -> list[Embedded]:
+    """A panel per client: its model's embeddings of the same test examples, restricted to its own classes."""
+    result = run.result()
+    state, shared = state_with_data(result), _shared_points(result)
+    method, members, panels = state.config.method, state.members, []
     with one_thread():
         for number in clients:
-            params, net = params_of(state, number), members.nets[number]
-            exam = members.balanced[0] if len(members.balanced) == 1 else members.test[number]
-            held = members.train[number].labels.bincount(minlength=members.classes) > 0
-            places = held[exam.labels].nonzero().squeeze(1).numpy()
-            shuffled = random_state("embeddings", run.config.run.seed).permutation(places)
-            chosen = np.sort(shuffled[: most // len(clients)])
-            samples = Points.of(*features(net, params, exam.subset(chosen)), number)
-            own = Prototypes.of(*features(net, params, members.train[number]), classes=members.classes)
-            seen = shared.chosen(np.isin(shared.y, held.nonzero().squeeze(1).numpy()))
-            told = f"{title}, client {number}"
-            found.append(Embedded(told, members.labels, samples, Points.means(own, number), seen))
-    return found
+            params, net = client_params(state, number), members.nets[number]
+            test = members.balanced[0] if len(members.balanced) == 1 else members.test[number]
+            has_class = members.train[number].labels.bincount(minlength=members.classes) > 0  # [classes]
+            positions = has_class[test.labels].nonzero().squeeze(1).numpy()
+            shuffled = random_state("embeddings", run.config.run.seed).permutation(positions)
+            chosen = np.sort(shuffled[: limit // len(clients)])
+            samples = Points.of(*_compared_features(method, net, params, test.subset(chosen)), number)
+            z, y = _compared_features(method, net, params, members.train[number])
+            local = Points.from_prototypes(Prototypes.of(z, y, classes=members.classes), number)
+            of_classes = shared.subset(np.isin(shared.y, has_class.nonzero().squeeze(1).numpy()))
+            panels.append(Embedded(f"{title}, client {number}", members.labels, samples, local, of_classes))
+    return panels

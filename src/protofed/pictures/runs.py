@@ -1,4 +1,4 @@
-"""Runs as pictures need them: what their folders say, which of them are one curve, and their models with the data."""
+"""Finished runs as pictures need them: the small files of their folders, groups of seeds, and titles."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protofed.errors import UserError
 from protofed.experiment.config import MAY_CHANGE, Config
 from protofed.experiment.folder import Folder
-from protofed.experiment.members import Members, dataset_title
+from protofed.experiment.members import dataset_title
 from protofed.experiment.options import toml_value
 from protofed.experiment.results import Result, RoundRow
 
-_UNSEEN = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds"}
-"""Settings in which the runs of one curve may differ; those of [engine] change nothing either."""
+_MAY_DIFFER = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds"}
+"""Settings in which the runs of one curve may differ, in addition to those of [engine]."""
 
 
 class FinishedRun(NamedTuple):
-    """A finished run, by the small files of its folder."""
+    """A finished run, read from the small files of its folder."""
 
     folder: Path
     config: Config
@@ -28,7 +27,7 @@ class FinishedRun(NamedTuple):
 
     @classmethod
     def load(cls, folder: Path) -> FinishedRun:
-        files = Folder.old(folder)
+        files = Folder.existing(folder)
         return cls(folder, Config.load(folder / "config.toml"), files.result(), files.rounds(), files.clients())
 
     @property
@@ -37,67 +36,61 @@ class FinishedRun(NamedTuple):
 
     @property
     def data(self) -> str:
-        """The dataset as it is to be called."""
+        """The dataset's title."""
         return dataset_title(self.summary["dataset"], self.summary.get("remark", ""))
 
-    def members(self) -> Members:
-        """Its clients, with their data; those that it was made with, or none."""
-        members = Members.of(self.config)
-        if members.describe()["sha256"] != (Folder(self.folder).partition() or {}).get("sha256"):
-            raise UserError(f"{self.folder} was made with other data than are here: its partition.json does not fit.")
-        return members
-
     def result(self) -> Result:
-        """Its models and prototypes."""
+        """The run's models and prototypes."""
         return Result.load(self.folder)
 
 
 def _curve_settings(config: Config) -> dict[str, Any]:
-    """What makes a curve another one: "section.key" and its value, without what does not matter."""
+    """The settings that distinguish a curve from others, as "section.key" and value."""
     table = {section: keys if isinstance(keys, dict) else {"": keys} for section, keys in config.table().items()}
     flat = {f"{section}.{key}": value for section, keys in table.items() for key, value in keys.items()}
-    return {key: value for key, value in flat.items() if key not in _UNSEEN and not key.startswith("engine.")}
+    return {key: value for key, value in flat.items() if key not in _MAY_DIFFER and not key.startswith("engine.")}
 
 
 def group_by_setting(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Runs that differ in their seeds only, together, each group by its method and what makes it another one."""
+    """Groups of runs that differ only in their seeds, by a name: the method and the settings that differ."""
     groups: list[tuple[dict[str, Any], list[FinishedRun]]] = []
     for run in runs:
-        own = _curve_settings(run.config) | {"data.name": run.data}
-        for known, group in groups:
-            if known == own:
+        settings = _curve_settings(run.config) | {"data.name": run.data}
+        for group_settings, group in groups:
+            if group_settings == settings:
                 group.append(run)
                 break
         else:
-            groups.append((own, [run]))
-    return {_curve_name(own, [other for other, _ in groups]): group for own, group in groups}
+            groups.append((settings, [run]))
+    every = [settings for settings, _ in groups]
+    return {_curve_name(settings, every): group for settings, group in groups}
 
 
-def _curve_name(own: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
-    """A method with the settings in which it differs from the others of its kind, and the data if there are several.
+def _curve_name(settings: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
+    """The method, the dataset if the curves have several, and the settings in which curves of the method differ.
 
     >>> fast, slow = ({"method.name": "fedavg", "train.lr": lr, "data.name": "mnist"} for lr in (0.1, 0.01))
     >>> _curve_name(slow, [fast, slow])
     'fedavg, lr=0.01'
     """
-    alike = [other for other in every if other["method.name"] == own["method.name"]]
-    differing = [key for key in own if any(other.get(key) != own[key] for other in alike)]
-    if any(other["data.name"] != own["data.name"] for other in every):
+    same_method = [other for other in every if other["method.name"] == settings["method.name"]]
+    differing = [key for key in settings if any(other.get(key) != settings[key] for other in same_method)]
+    if any(other["data.name"] != settings["data.name"] for other in every):
         differing = ["data.name", *(key for key in differing if key != "data.name")]
 
-    def told(key: str) -> str:
+    def shown(key: str) -> str:
         section, _, last = key.partition(".")
-        value = toml_value(own[key]).strip('"')
+        value = toml_value(settings[key]).strip('"')
         return value if last == "name" else f"{last or section}={value}"
 
-    return ", ".join([own["method.name"], *map(told, differing)])
+    return ", ".join([settings["method.name"], *map(shown, differing)])
 
 
 def titles(runs: Sequence[FinishedRun]) -> list[str]:
-    """A title for each run: its group's name and data, with its seed where the group has several."""
-    found, data = {}, {run.data for run in runs}
-    for title, group in group_by_setting(runs).items():
+    """A title for each run: the name of its group, its seed if the group has several runs, and the dataset."""
+    by_run, datasets = {}, {run.data for run in runs}
+    for name, group in group_by_setting(runs).items():
         for run in group:
-            told = f"{title}, seed {run.config.run.seed}" if len(group) > 1 else title
-            found[id(run)] = f"{told} on {run.data}" if len(data) == 1 else told
-    return [found[id(run)] for run in runs]
+            title = f"{name}, seed {run.config.run.seed}" if len(group) > 1 else name
+            by_run[id(run)] = f"{title} on {run.data}" if len(datasets) == 1 else title
+    return [by_run[id(run)] for run in runs]

@@ -1,4 +1,4 @@
-"""What all pictures have in common: their size, colours, marks and letters, and how they are written."""
+"""What all pictures share: width, colours, marks, fonts, and how they are written to a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from protofed.errors import UserError
 
 COLUMN = 3.4
-"""The width of a printed column in inches: a picture of this width is made to be shown as it is."""
+"""Width of a printed column in inches. Pictures of this width are readable without scaling."""
 COLOURS = (
     "#0072b2",
     "#d55e00",
@@ -34,13 +34,13 @@ COLOURS = (
     "#882255",
     "#ddcc77",
 )
-"""Told apart by everybody (Okabe and Ito; the last two are Tol's)."""
+"""Colours that colour-blind readers can tell apart (Okabe and Ito; the last two are Tol's)."""
 STYLES = ("-", "--", "-.", ":")
-"""So that lines can be told apart without colours, too."""
+"""Line styles, so that lines can be told apart without colours."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-"""So that classes can: seven of them, ten colours, hence 70 different pairs."""
+"""Marks, so that classes can be told apart without colours. Seven marks and ten colours give 70 different pairs."""
 _ENDINGS = (".png", ".svg", ".pdf")
-_LETTERS: dict[Any, Any] = {
+_COLUMN_FONTS: dict[Any, Any] = {
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
@@ -52,67 +52,67 @@ _LETTERS: dict[Any, Any] = {
     "svg.hashsalt": "protofed",
 }
 
-Drawing = ParamSpec("Drawing")
-Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+Drawn = TypeVar("Drawn")
 
 
-def lettered(draw: Callable[Drawing, Made]) -> Callable[Drawing, Made]:
-    """A function that draws, with letters that can be read at column width."""
+def with_column_fonts(draw: Callable[Arguments, Drawn]) -> Callable[Arguments, Drawn]:
+    """Decorate a function that draws, so that its text is readable at column width."""
 
     @wraps(draw)
-    def drawn(*args: Drawing.args, **options: Drawing.kwargs) -> Made:
-        with plt.rc_context(_LETTERS):
+    def draw_with_fonts(*args: Arguments.args, **options: Arguments.kwargs) -> Drawn:
+        with plt.rc_context(_COLUMN_FONTS):
             return draw(*args, **options)
 
-    return drawn
+    return draw_with_fonts
 
 
 def must_be_a_picture(out: Path) -> None:
-    """Refuse a name whose ending is not that of a picture."""
+    """Raise if the file name does not have the ending of a picture."""
     if out.suffix not in _ENDINGS:
         raise UserError(f"--out: got {out.name}; its name must end in .png, .svg or .pdf.")
 
 
-@lettered
+@with_column_fonts
 def write_picture(picture: Figure, out: Path) -> None:
-    """Write a picture, the same one always the same; the ending of the name says in which format."""
+    """Write a picture in the format that the file name's ending says. Equal pictures give equal files."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a label's letter that the font has not
+        warnings.simplefilter("ignore")  # about characters in labels that the font does not have
         undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix)
         picture.savefig(out, dpi=200, bbox_inches="tight", metadata=undated)
     plt.close(picture)
 
 
 def open_axes(axis: Axes) -> None:
-    """A frame on the left and below only, and a faint grid behind."""
+    """Show the frame on the left and at the bottom only, with a faint grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3, linewidth=0.5)
     axis.set_axisbelow(True)
 
 
-def in_powers(axis: Axis) -> None:
-    """A logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
+def use_log_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers, also between the powers of ten if the axis has few of them."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
 
-def head(axis: Axes, title: str, columns: int) -> None:
-    """A title over one of so many columns, in several lines where it is long."""
+def set_wrapped_title(axis: Axes, title: str, columns: int) -> None:
+    """Set the title of a panel, wrapped to the width of one of `columns` columns."""
     axis.set_title(fill(title, 50 // columns))
 
 
-def look(label: int) -> tuple[str, str]:
+def class_style(label: int) -> tuple[str, str]:
     """The colour and the mark of a class."""
     return COLOURS[label % len(COLOURS)], MARKS[label % len(MARKS)]
 
 
-def make_panels(count: int, columns: int, high: float) -> tuple[Figure, list[Axes]]:
-    """So many square or flat axes in a picture of column width, `high` inches each."""
+def make_panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A picture of column width with `count` axes of `height` inches, at most `columns` side by side."""
     columns = min(columns, count)
     rows = -(-count // columns)
-    picture, axes = plt.subplots(rows, columns, figsize=(COLUMN, high * rows), squeeze=False)
+    picture, axes = plt.subplots(rows, columns, figsize=(COLUMN, height * rows), squeeze=False)
     for axis in axes.flat[count:]:
         axis.set_visible(False)
     return picture, list(axes.flat[:count])

@@ -8,7 +8,7 @@ from protofed.errors import UserError
 
 
 def recipe_files() -> list[Path]:
-    """The experiment files in ./recipes, or those of the source tree that protofed runs from."""
+    """The experiment files in ./recipes, or in the source tree that protofed runs from."""
     folder = Path("recipes")
     if not folder.is_dir():
         folder = Path(__file__).parents[3] / "recipes"
@@ -16,7 +16,7 @@ def recipe_files() -> list[Path]:
 
 
 def recipe_file(name: str) -> Path:
-    """The file of a recipe, by its name without the ending."""
+    """The file of the recipe with this name, which is without the ending .toml."""
     for file in recipe_files():
         if file.stem == name:
             return file

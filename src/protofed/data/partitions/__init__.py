@@ -1,6 +1,7 @@
-"""Partitions: how a dataset is divided among clients. This is the only registry.
+"""The registry of partitions, which divide a dataset among clients.
 
-`base.py` has what they share; the other files group them by what they control: classes, sizes or origins.
+`base.py` has their interface and common functions. The other files group them by what they control: the classes, the
+sizes or the origins of the clients' data.
 """
 
 from protofed.data.partitions.base import Partition

@@ -1,6 +1,7 @@
-"""Who holds what: pure functions of (labels, options, clients, seed).
+"""The interface of partitions, and functions that several of them use.
 
-Every draw comes from numpy's RandomState, whose streams numpy keeps frozen: a partition never changes with a version.
+A partition is a pure function of labels, options, number of clients and seed. All draws come from numpy's RandomState,
+which numpy keeps frozen, so a partition stays the same with every version of numpy.
 """
 
 from __future__ import annotations
@@ -12,80 +13,87 @@ import numpy as np
 from protofed.errors import UserError
 
 DEFAULT_CLIENTS = 20
-"""How many there are if nobody says so and the data do not say either."""
+"""The number of clients if neither the experiment nor the partition determines it."""
 
 
 class Labels(NamedTuple):
-    """What a partition sees of a dataset."""
+    """What a partition sees of a dataset: the class, and the group if it has one, of each example."""
 
-    train: np.ndarray  # [n]: class numbers
-    test: np.ndarray
+    train: np.ndarray  # [n]: the class numbers of the training examples
+    test: np.ndarray  # [n]: the class numbers of the test examples
     classes: int
-    groups: tuple[str, ...] = ()  # domains, subjects, hospitals: where examples come from
-    train_group: np.ndarray = np.zeros(0, dtype=np.int64)  # [n]: which of them; empty if there are none
+    groups: tuple[str, ...] = ()  # names of the domains, subjects or hospitals; () if the origin is not known
+    train_group: np.ndarray = np.zeros(0, dtype=np.int64)  # [n]: the group number of each; empty without groups
     test_group: np.ndarray = np.zeros(0, dtype=np.int64)
 
 
 class Holding(NamedTuple):
-    """One client's positions in the training set and in the test set."""
+    """The examples of one client, as positions in the dataset's training set and test set."""
 
     train: np.ndarray
     test: np.ndarray
-    validation: np.ndarray = np.zeros(0, dtype=np.int64)  # of the training set
-    own: bool = False  # the test positions are of the training set, too
+    validation: np.ndarray = np.zeros(0, dtype=np.int64)  # positions in the training set
+    own: bool = False  # whether `test` has positions in the training set, too
 
 
 class Partition(Protocol):
+    """A way to divide a dataset among clients. Its fields are its options."""
+
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
-        """A part for every client; 0 clients: as many as the data have by themselves, else 20."""
+        """The examples of each client. 0 clients: the number the partition implies, otherwise 20."""
         ...
 
 
 def deal_positions(labels: np.ndarray, shares: np.ndarray, draw: np.random.RandomState) -> list[np.ndarray]:
-    """Positions for each client: every class shuffled and cut by its shares; nothing is given twice."""
+    """The positions of each client, disjoint: each class is shuffled and cut by the shares [classes, clients]."""
     classes, clients = shares.shape
-    mine: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    client_pieces: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label in range(classes):
-        own = draw.permutation(np.flatnonzero(labels == label))
-        ends = np.round(np.cumsum(shares[label]) * len(own)).astype(int)  # a class that nobody has is left over
-        for client, piece in enumerate(np.split(own[: ends[-1]], ends[:-1])):
-            mine[client].append(piece)
-    return [np.sort(np.concatenate(pieces)) for pieces in mine]
+        positions = draw.permutation(np.flatnonzero(labels == label))
+        ends = np.round(np.cumsum(shares[label]) * len(positions)).astype(int)  # shares of 0 leave the class out
+        for client, piece in enumerate(np.split(positions[: ends[-1]], ends[:-1])):
+            client_pieces[client].append(piece)
+    return [np.sort(np.concatenate(pieces)) for pieces in client_pieces]
 
 
 def deal_holdings(labels: Labels, shares: np.ndarray, draw: np.random.RandomState) -> list[Holding]:
-    """The training and the test set, both dealt out by the shares [classes, clients]."""
+    """The training set and the test set, both divided by the shares [classes, clients]."""
     parts = [deal_positions(part, shares, draw) for part in (labels.train, labels.test)]
-    return [Holding(a, b) for a, b in zip(*parts, strict=True)]
+    return [Holding(train, test) for train, test in zip(*parts, strict=True)]
 
 
 def stratified_share(y: np.ndarray, share: float, draw: np.random.RandomState) -> np.ndarray:
-    """Which examples [n], true or false, are set aside: this share of each class, rounded down, in random order."""
+    """Mask [n] of the examples to set aside: this share of each class, rounded down, chosen at random."""
     order = draw.permutation(len(y))
-    place = np.empty(len(y), dtype=np.int64)  # each example's place within its class
+    rank = np.empty(len(y), dtype=np.int64)  # the position of each example in the random order of its class
     for label in np.unique(y):
-        own = order[y[order] == label]
-        place[own] = np.arange(len(own))
-    # The m-th of them is taken when m * share passes a whole number: every fifth one for 0.2.
-    return np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
+        members = order[y[order] == label]
+        rank[members] = np.arange(len(members))
+    # Example m of a class is chosen when m * share passes a whole number: every fifth one for 0.2.
+    return np.asarray(np.floor((rank + 1) * share + 1e-9) > np.floor(rank * share + 1e-9))
 
 
-def require_examples(clients: int, there: int, each: int = 1) -> None:
-    """Refuse to share out more than there is."""
-    if clients * each > there:
-        few = f", too few for {each} each (partition.smallest)" if each > 1 else ""
+def require_examples(clients: int, num_examples: int, per_client: int = 1) -> None:
+    """Raise an error if there are fewer than `per_client` training examples per client."""
+    if clients * per_client > num_examples:
+        reason = f", fewer than {per_client} per client (partition.smallest)" if per_client > 1 else ""
         raise UserError(
-            f"data.clients: got {clients}, but there are {there:,} training examples{few}. "
-            f"Use {max(there // each, 1)} clients or fewer."
+            f"data.clients: got {clients}, but there are {num_examples:,} training examples{reason}. "
+            f"Use {max(num_examples // per_client, 1)} clients or fewer."
         )
 
 
-def assign_classes(ways: int, classes: int, clients: int, draw: np.random.RandomState) -> np.ndarray:
-    """Who has which classes [classes, clients], 0 or 1: `ways` each, and every class about as often as any other."""
+def require_classes(ways: int, classes: int) -> None:
+    """Raise an error if a client is to have more classes than there are."""
     if ways > classes:
         raise UserError(f"partition.ways: got {ways}, but there are {classes} classes. Use {classes} or fewer.")
-    held = np.zeros((classes, clients))
+
+
+def assign_classes(ways: int, classes: int, clients: int, draw: np.random.RandomState) -> np.ndarray:
+    """1 where a client has a class, else 0 [classes, clients]. Each client has `ways` classes, the rarest so far."""
+    require_classes(ways, classes)
+    assigned = np.zeros((classes, clients))
     for client in range(clients):
-        rarest = np.lexsort((draw.uniform(size=classes), held.sum(1)))[:ways]
-        held[rarest, client] = 1
-    return held
+        rarest = np.lexsort((draw.uniform(size=classes), assigned.sum(1)))[:ways]
+        assigned[rarest, client] = 1
+    return assigned

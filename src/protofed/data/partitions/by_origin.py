@@ -1,4 +1,4 @@
-"""Partitions by origin: the domain, hospital or subject that examples come from, or an earlier run."""
+"""Partitions by origin: the domain, hospital or subject that examples come from, or the partition of an earlier run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from protofed.errors import UserError
 
 @dataclass(frozen=True)
 class ByDomain:
-    """Every client has data of one domain; a domain with several clients is shared out evenly among them."""
+    """Every client has data of one domain. If there are more clients than domains, clients share a domain evenly."""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
-        domains = len(_origins_of(labels, "by_domain"))
+        domains = len(_require_groups(labels, "by_domain"))
         clients = clients or domains
         if clients < domains:
             raise UserError(
@@ -37,24 +37,24 @@ class ByDomain:
 
 @dataclass(frozen=True)
 class Natural:
-    """Clients as the data have them: subjects, hospitals, writers; with fewer clients, the first ones."""
+    """One client per subject, hospital or writer of the data. With fewer clients, the first ones."""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
-        there = len(_origins_of(labels, "natural"))
-        if clients > there:
-            raise UserError(f"data.clients: got {clients}, but the data have {there}. Use {there} or fewer.")
+        groups = len(_require_groups(labels, "natural"))
+        if clients > groups:
+            raise UserError(f"data.clients: got {clients}, but the data have {groups} groups. Use {groups} or fewer.")
         return [
             Holding(np.flatnonzero(labels.train_group == client), np.flatnonzero(labels.test_group == client))
-            for client in range(clients or there)
+            for client in range(clients or groups)
         ]
 
 
 @dataclass(frozen=True)
 class FromFile:
-    """Who held what in an earlier run: `path` is its partition.json."""
+    """The partition of an earlier run, read from its partition.json."""
 
     path: str = ""
-    """the file"""
+    """path of the partition.json"""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         path = Path(self.path).expanduser()
@@ -63,36 +63,37 @@ class FromFile:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))["clients"]
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise UserError(f"{path} is not a complete partition.json: {problem!r}.") from problem
+            raise UserError(f"{path} is not a complete partition.json: {problem!r}. Give that of a run.") from problem
         if clients not in (0, len(stored)):
-            raise UserError(f"data.clients: got {clients}, but {path} has {len(stored)}. Leave it out.")
+            raise UserError(f"data.clients: got {clients}, but {path} has {len(stored)}. Leave data.clients out.")
         try:
             parts = [
                 Holding(
-                    np.array(one["train"], int),
-                    np.array(one["test"], int),
-                    np.array(one["validation"], int),
-                    one["own"],
+                    np.array(client["train"], int),
+                    np.array(client["test"], int),
+                    np.array(client["validation"], int),
+                    client["own"],
                 )
-                for one in stored
+                for client in stored
             ]
         except (KeyError, TypeError, ValueError) as problem:
-            raise UserError(f"{path} is not a complete partition.json: {problem!r}.") from problem
+            raise UserError(f"{path} is not a complete partition.json: {problem!r}. Give that of a run.") from problem
         for part in parts:
-            for positions, there in (
+            for positions, num_examples in (
                 (part.train, len(labels.train)),
                 (part.validation, len(labels.train)),
                 (part.test, len(labels.train if part.own else labels.test)),
             ):
-                if len(positions) and not 0 <= positions.min() <= positions.max() < there:
+                if len(positions) and not 0 <= positions.min() <= positions.max() < num_examples:
                     raise UserError(
-                        f"{path} is of other data: it has position {positions.max()} of {there:,} examples."
+                        f"{path} belongs to other data: it has position {positions.max()}, but there are "
+                        f"{num_examples:,} examples. Use the [data] section of its run."
                     )
         return parts
 
 
-def _origins_of(labels: Labels, partition: str) -> tuple[str, ...]:
-    """Where the data come from, if that is known."""
+def _require_groups(labels: Labels, partition: str) -> tuple[str, ...]:
+    """The names of the groups that the data come from; an error if the origin is not known."""
     if not labels.groups:
         raise UserError(
             f"partition.name: got {partition}, but these data do not say where each example comes from. "

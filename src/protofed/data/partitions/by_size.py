@@ -1,4 +1,4 @@
-"""Partitions by size: how many examples a client holds."""
+"""Partitions by size: how many examples a client has."""
 
 from __future__ import annotations
 
@@ -22,63 +22,65 @@ from protofed.errors import UserError
 
 @dataclass(frozen=True)
 class Iid:
-    """Every client gets an equal random share of the training and of the test set."""
+    """Every client gets an equal random share of the training set and of the test set."""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         draw, clients = random_state(seed, "partition", "iid"), clients or DEFAULT_CLIENTS
         require_examples(clients, len(labels.train))
-        shares = [np.array_split(draw.permutation(len(part)), clients) for part in (labels.train, labels.test)]
-        return [Holding(np.sort(a), np.sort(b)) for a, b in zip(*shares, strict=True)]
+        parts = [np.array_split(draw.permutation(len(part)), clients) for part in (labels.train, labels.test)]
+        return [Holding(np.sort(train), np.sort(test)) for train, test in zip(*parts, strict=True)]
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """One client holds everything: the centralised reference."""
+    """One client has all data: the centralised reference."""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         if clients > 1:
-            raise UserError(f"data.clients: got {clients}, but partition pooled has one client. Leave it out.")
+            raise UserError(
+                f"data.clients: got {clients}, but partition pooled has one client. Leave data.clients out."
+            )
         return [Holding(np.arange(len(labels.train)), np.arange(len(labels.test)))]
 
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """Few clients have much and many have little (log-normal sizes); every client has `ways` classes."""
+    """Few clients have much data and many have little (log-normal sizes). Every client has `ways` classes."""
 
     ways: Annotated[int, Ge(0)] = 2
-    """how many classes a client has; 0: all"""
+    """number of classes per client; 0: all"""
     sigma: Annotated[float, Ge(0)] = 2.0
-    """of the log-normal weights by which a class is shared out; 0: evenly"""
+    """σ of the log-normal weights by which each class is divided; 0: evenly"""
     smallest: Annotated[int, Ge(0)] = 5
-    """training examples of each of its classes that every client has at least"""
+    """least number of training examples per class and client"""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         clients = clients or DEFAULT_CLIENTS
         draw = random_state(seed, "partition", "power_law")
-        held = assign_classes(self.ways or labels.classes, labels.classes, clients, draw)
+        assigned = assign_classes(self.ways or labels.classes, labels.classes, clients, draw)
         counts = np.bincount(labels.train, minlength=labels.classes)
-        wanted = held.sum(1) * self.smallest
-        for label in np.flatnonzero(wanted > counts):
+        needed = assigned.sum(1) * self.smallest
+        for label in np.flatnonzero(needed > counts):
             raise UserError(
                 f"partition.smallest: got {self.smallest}, but class {label} has {counts[label]:,} training examples "
-                f"for the {held[label].sum():.0f} clients that have it. "
-                f"Use {int(counts[label] // held[label].sum())} or less, or fewer clients."
+                f"for the {assigned[label].sum():.0f} clients that have it. "
+                f"Use {int(counts[label] // assigned[label].sum())} or less, or fewer clients."
             )
-        weights = held * draw.lognormal(0, self.sigma, clients)
-        given = self.smallest * held.astype(np.int64)
-        for label in np.flatnonzero(held.any(1)):
-            given[label] += _round_to_sum((counts[label] - wanted[label]) * weights[label] / weights[label].sum())
-        return deal_holdings(labels, given / np.maximum(counts, 1)[:, None], draw)
+        weights = assigned * draw.lognormal(0, self.sigma, clients)
+        sizes = self.smallest * assigned.astype(np.int64)  # [classes, clients]
+        for label in np.flatnonzero(assigned.any(1)):
+            sizes[label] += _round_to_sum((counts[label] - needed[label]) * weights[label] / weights[label].sum())
+        return deal_holdings(labels, sizes / np.maximum(counts, 1)[:, None], draw)
 
 
 @dataclass(frozen=True)
 class DirichletPowerLaw:
-    """Power-law sizes, and in each client a mix of classes drawn from Dirichlet(alpha)."""
+    """Sizes follow a power law. The mix of classes of each client is drawn from Dirichlet(alpha)."""
 
     alpha: Annotated[float, Gt(0)] = 0.5
-    """the smaller, the fewer classes a client has"""
+    """concentration of the Dirichlet distribution; smaller values give each client fewer classes"""
     gamma: Annotated[float, Gt(1)] = 3.0
-    """sizes have the density size^-gamma: the smaller, the more uneven"""
+    """exponent of the density of sizes, size^-gamma; smaller values give more uneven sizes"""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         clients = clients or DEFAULT_CLIENTS
@@ -91,18 +93,18 @@ class DirichletPowerLaw:
         total = left.copy()
         for client, size in enumerate(sizes):
             mix = draw.dirichlet(np.full(labels.classes, self.alpha))
-            mix = np.where(np.isfinite(mix), mix, 0) + 1e-12  # classes that are used up give way to the others
+            mix = np.where(np.isfinite(mix), mix, 0) + 1e-12  # never 0, so that other classes can replace used-up ones
             while size > 0:
                 odds = np.where(left > 0, mix, 0)
-                some = np.minimum(draw.multinomial(size, odds / odds.sum()), left)
-                counts[:, client] += some
-                left -= some
-                size -= some.sum()
+                taken = np.minimum(draw.multinomial(size, odds / odds.sum()), left)
+                counts[:, client] += taken
+                left -= taken
+                size -= taken.sum()
         return deal_holdings(labels, counts / np.maximum(total, 1)[:, None], draw)
 
 
 def _round_to_sum(values: np.ndarray) -> np.ndarray:
-    """Whole numbers with the same sum: largest remainders."""
+    """The values rounded to whole numbers with the same sum, by largest remainders."""
     counts = np.floor(values + 1e-9).astype(np.int64)
     missing = round(values.sum()) - counts.sum()
     counts[np.argsort(counts - values, kind="stable")[:missing]] += 1

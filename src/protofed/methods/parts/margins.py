@@ -11,53 +11,58 @@ from protofed.prototypes import Prototypes
 
 
 def channels_scaled(prototypes: Prototypes) -> Prototypes:
-    """Section 3.1: every prototype scaled so that its smallest channel is 0 and its largest 1 (all equal: 0).
+    """Section 3.1: every prototype scaled so that its smallest channel is 0 and its largest 1; 0 if all are equal.
 
     >>> channels_scaled(Prototypes(torch.tensor([[[2.0, 6.0, 4.0]]]), torch.ones(1, 1))).mean.tolist()
     [[[0.0, 1.0, 0.5]]]
     """
     low, high = prototypes.mean.amin(-1, keepdim=True), prototypes.mean.amax(-1, keepdim=True)
-    wide = torch.where(high > low, high - low, 1)
-    return prototypes._replace(mean=(prototypes.mean - low) / wide)
+    width = torch.where(high > low, high - low, 1)
+    return prototypes._replace(mean=(prototypes.mean - low) / width)
 
 
-def common(a: Prototypes, b: Prototypes) -> Tensor:
-    """C' of Definition 3.1: the classes [classes] that both have, true or false."""
+def common_classes(a: Prototypes, b: Prototypes) -> Tensor:
+    """C' of Definition 3.1: whether both sets have a prototype of the class, [classes]."""
     return (a.support[:, 0] > 0) & (b.support[:, 0] > 0)
 
 
-def same_class(a: Prototypes, b: Prototypes) -> Tensor:
-    """Eq. (5): for each class [classes] the distance of its two prototypes; 0 where one of them is missing."""
-    return torch.where(common(a, b), (a.single()[:, 0] - b.single()[:, 0]).norm(dim=-1), 0)
+def same_class_distances(a: Prototypes, b: Prototypes) -> Tensor:
+    """Eq. (5): per class [classes] the distance between its two prototypes; 0 if one of them is missing."""
+    return torch.where(common_classes(a, b), (a.single()[:, 0] - b.single()[:, 0]).norm(dim=-1), 0)
 
 
-def other_classes(a: Prototypes, b: Prototypes) -> Tensor:
-    """Eq. (6): for each class [classes] the mean distance of a's prototype to b's of the other common classes; or 0."""
-    held = common(a, b)
-    apart = torch.cdist(a.single()[:, 0], b.single()[:, 0], compute_mode="donot_use_mm_for_euclid_dist")
-    others = held & ~torch.eye(len(held), dtype=torch.bool)  # [class, other class]
-    mean = torch.where(others, apart, 0).sum(1) / others.sum(1).clamp(min=1)
-    return torch.where(held, mean, 0)
+def other_class_distances(a: Prototypes, b: Prototypes) -> Tensor:
+    """Eq. (6): per class [classes] the mean distance from a's prototype to b's prototypes of the other common classes.
+
+    0 for a class that one of the two sets does not have.
+    """
+    in_both = common_classes(a, b)
+    distances = torch.cdist(a.single()[:, 0], b.single()[:, 0], compute_mode="donot_use_mm_for_euclid_dist")
+    others = in_both & ~torch.eye(len(in_both), dtype=torch.bool)  # [class, other class]
+    mean = torch.where(others, distances, 0).sum(1) / others.sum(1).clamp(min=1)
+    return torch.where(in_both, mean, 0)
 
 
 def semantic_margins(a: Prototypes, b: Prototypes) -> Tensor:
-    """Eq. (7): for each class [classes] the margin, from -1 to 1.
+    """Eq. (7): per class [classes] the margin, from -1 to 1.
 
-    0 for a class that one of the two has not; where only one class is common, Eq. (6) has nothing to average: 0, too.
+    0 for a class that one of the two sets does not have, and if there is only one common class, because Eq. (6) is then
+    undefined.
     """
-    held, near, far = common(a, b), same_class(a, b), other_classes(a, b)
+    in_both, near, far = common_classes(a, b), same_class_distances(a, b), other_class_distances(a, b)
     total = near + far
-    defined = held & (held.sum() > 1) & (total > 0)
-    return torch.where(defined, (far - near) / torch.where(total > 0, total, 1), 0)
+    is_defined = in_both & (in_both.sum() > 1) & (total > 0)
+    return torch.where(is_defined, (far - near) / torch.where(total > 0, total, 1), 0)
 
 
 def aggregate_mean_margin(prototypes: Prototypes, reading: Literal["between", "letter"] = "between") -> float:
     """Eq. (15), over the classes that have a prototype.
 
-    `letter` compares a set with itself: the same class is at distance 0, so that every margin is exactly 1 (with more
-    than one class), which the paper's figures (0.34 to 8.68) cannot be. `between` is our guess at those: the mean
-    distance d- to the other classes' prototypes, which are not scaled.
+    `letter` is Eq. (15) to the letter. It compares a set with itself, where the distance within a class is 0, so that
+    every margin is exactly 1 (with more than one class). The paper's figures, 0.34 to 8.68, cannot be computed in this
+    way. `between` is our guess: the mean distance d- to the prototypes of the other classes, not scaled.
     """
-    values = semantic_margins(prototypes, prototypes) if reading == "letter" else other_classes(prototypes, prototypes)
-    held = prototypes.support[:, 0] > 0
-    return float(values[held].double().mean()) if held.any() else 0.0
+    per_class = semantic_margins if reading == "letter" else other_class_distances
+    values = per_class(prototypes, prototypes)
+    exists = prototypes.support[:, 0] > 0
+    return float(values[exists].double().mean()) if exists.any() else 0.0

@@ -1,4 +1,4 @@
-"""FedProto (Tan et al. 2022): Tables 1 and 2 on MNIST, their smaller stand-ins of Tables 3 and 4, Fig. 2 to 4."""
+"""FedProto (Tan et al. 2022): Tables 1 and 2 on MNIST, stand-ins for Tables 3 and 4, and Fig. 2 to 4."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import product
 from matplotlib.figure import Figure
 
 from protofed.pictures import scatter
-from protofed.pictures import sweep_plot as swept
 from protofed.pictures.runs import FinishedRun
+from protofed.pictures.sweep_plot import draw_sweep
 from protofed.studies.reproduce.study import Cell, Study
 from protofed.studies.sweep import SweepRun, setting_rows
 
 BASELINES = ("local", "fesem", "fedprox", "fedper", "fedavg", "fedrep")
 _CLASSES_PER_CLIENT = (3, 4, 5)
-_MNIST_RECIPE = {  # by method and standard deviation of n: n = 3, 4, 5
+_PAPER_MNIST = {  # the paper's figures for n = 3, 4, 5, by method and stdev of n
     ("local", 2): ("94.05 ± 2.93", "93.35 ± 3.26", "92.92 ± 3.17"),
     ("local", 3): ("93.44 ± 3.57", "94.24 ± 2.49", "93.97 ± 2.97"),
     ("fesem", 2): ("95.26 ± 3.48", "97.06 ± 2.72", "96.31 ± 2.41"),
@@ -24,7 +24,7 @@ _MNIST_RECIPE = {  # by method and standard deviation of n: n = 3, 4, 5
     ("fedprox", 3): ("96.65 ± 3.28", "95.25 ± 3.73", "95.34 ± 2.85"),
     ("fedper", 2): ("95.57 ± 2.96", "96.44 ± 2.62", "95.55 ± 3.13"),
     ("fedper", 3): ("96.57 ± 2.65", "95.93 ± 2.76", "96.07 ± 2.80"),
-    ("fedavg", 2): ("95.04 ± 6.48", "94.32 ± 4.89", "93.22 ± 4.39"),  # Table 2 has 91.40 for the first
+    ("fedavg", 2): ("95.04 ± 6.48", "94.32 ± 4.89", "93.22 ± 4.39"),  # Table 2 has 91.40 for n = 3
     ("fedavg", 3): ("94.57 ± 4.91", "91.99 ± 6.89", "92.19 ± 3.97"),
     ("fedrep", 2): ("94.96 ± 2.78", "95.18 ± 3.80", "94.94 ± 2.81"),
     ("fedrep", 3): ("95.01 ± 3.92", "95.55 ± 2.79", "95.38 ± 2.97"),
@@ -33,7 +33,7 @@ _MNIST_RECIPE = {  # by method and standard deviation of n: n = 3, 4, 5
     ("fedproto mixed", 2): ("97.07 ± 0.50", "96.65 ± 0.31", "96.22 ± 0.36"),
     ("fedproto mixed", 3): ("96.48 ± 0.43", "96.84 ± 0.33", "95.56 ± 0.31"),
 }
-_FEMNIST = {
+_PAPER_FEMNIST = {
     ("local", 1): ("92.50 ± 10.42", "91.16 ± 5.64", "87.91 ± 8.44"),
     ("local", 2): ("92.11 ± 6.02", "90.34 ± 6.42", "89.70 ± 6.33"),
     ("fesem", 1): ("93.39 ± 6.75", "91.06 ± 6.43", "89.61 ± 7.89"),
@@ -51,7 +51,7 @@ _FEMNIST = {
     ("fedproto mixed", 1): ("97.10 ± 1.63", "94.83 ± 1.60", "93.76 ± 2.30"),
     ("fedproto mixed", 2): ("95.33 ± 1.30", "94.98 ± 1.69", "92.94 ± 2.34"),
 }
-_CIFAR10_RECIPE = {
+_PAPER_CIFAR10 = {
     ("local", 1): ("79.72 ± 9.45", "67.62 ± 7.15", "58.64 ± 6.57"),
     ("local", 2): ("68.15 ± 9.88", "61.03 ± 11.83", "58.81 ± 12.90"),
     ("fesem", 1): ("80.19 ± 3.31", "76.40 ± 3.23", "74.17 ± 3.51"),
@@ -101,29 +101,29 @@ _SENT = {
         "fedproto mixed": "41, 110",
     },
 }
-"""Numbers sent a round in thousands, and rounds, by method."""
+"""The paper's thousands of numbers sent per round, and rounds to converge, by method."""
 _KNOWN = (
-    "The paper does not tell the settings of its baselines: FeSEM's centres and FedProx's mu are the defaults of "
-    "docs/methods, FedPer and FedRep share the convolutions (as the numbers they send tell), and every method has the "
-    "same rounds, batches and learning rate.",
-    "FedProto's ± is, by its authors' code, the spread of a running average over clients; how the baselines' was made "
-    "is not told. Ours stands in both readings.",
-    "Every seed has its own split of the data, and all methods share it; the paper does not say how many runs it had.",
-    'fedproto predicts by the nearest prototype among a client\'s classes (Eq. 4); "by head" is the same runs.',
+    "The paper does not give the settings of its baselines. FeSEM's centres and FedProx's mu are the defaults of "
+    "docs/methods, FedPer and FedRep share the convolutions (the numbers they send in the paper imply it), and all "
+    "methods have the same rounds, batches and learning rate.",
+    "In its authors' code, FedProto's ± is the spread of a running average over clients; the paper does not say how "
+    "the baselines' was computed. Ours is given in both ways.",
+    "Every seed has its own split of the data, which all methods share; the paper does not say how many runs it had.",
+    "fedproto predicts by the nearest prototype among the client's own classes (Eq. 4). Heads, also those of the same "
+    'runs ("by head"), choose among all classes, as in the authors\' code. The rows do not answer the same question.',
 )
 _TWO_TABLES = (
-    "The paper has two figures of FedAvg at n = 3: 95.04 in Table 1, which stands here, and 91.40 in Table 2, by which "
-    "it would be the worst.",
+    "The paper has two figures for FedAvg at n = 3: 95.04 in Table 1, which is shown here, and 91.40 in Table 2, with "
+    "which FedAvg would be the worst method.",
 )
 _QUICK = ("run.rounds=20", "partition.shots=20", "partition.test=20")
-_TEST_EVERY = (
-    "run.eval_every=5"  # testing every round would be a tenth of the work, and more for methods with one model
-)
+_TEST_EVERY = "run.eval_every=5"
+"""Testing in every round would take a tenth of the time, and more for methods with one model."""
 
 
 def _changes(method: str, data: str) -> tuple[str, ...]:
-    """What is changed in the recipe; which part of a net is shared is told by the numbers that the paper counts."""
-    words: tuple[str, ...] = () if data == "cifar10" else (_TEST_EVERY,)  # cifar10's recipes say how often themselves
+    """The changes to the recipe for a method. The numbers sent in the paper imply which part of a net is shared."""
+    words: tuple[str, ...] = () if data == "cifar10" else (_TEST_EVERY,)  # cifar10's recipes have their own eval_every
     words += (f"method.name={method}",) if method in BASELINES else ()
     if method in ("fedper", "fedrep") and data != "cifar10":
         words += ("method.shared=convs",)
@@ -131,25 +131,25 @@ def _changes(method: str, data: str) -> tuple[str, ...]:
 
 
 def _table_cells(
-    data: str, theirs: Mapping[tuple[str, int], tuple[str, ...]], stdevs: Sequence[int]
+    data: str, figures: Mapping[tuple[str, int], tuple[str, ...]], stdevs: Sequence[int]
 ) -> tuple[Cell, ...]:
-    """Rows of one dataset, with a column for each number of classes and standard deviation."""
+    """The cells of one dataset: a row per method, a column per number of classes and standard deviation."""
     plain, mixed = _RECIPES[data]
-    made = []
+    cells = []
     for stdev, method in product(stdevs, (*BASELINES, "fedproto", "fedproto mixed")):
-        for ways, paper in zip(_CLASSES_PER_CLIENT, theirs[method, stdev], strict=True):
+        for ways, paper in zip(_CLASSES_PER_CLIENT, figures[method, stdev], strict=True):
             split = tuple(
-                word for word in (f"partition.ways={ways}", f"partition.stdev={stdev}") if word not in _AS_IT_IS[data]
+                word for word in (f"partition.ways={ways}", f"partition.stdev={stdev}") if word not in _IN_RECIPE[data]
             )
             column = f"n = {ways}" if len(stdevs) == 1 else f"n = {ways}, stdev {stdev}"
             words = (*_changes(method, data), *split)
             if method in BASELINES:
-                made.append(Cell(method, column, plain, words, paper))
+                cells.append(Cell(method, column, plain, words, paper))
             else:
                 file = mixed if method == "fedproto mixed" else plain
-                made.append(Cell(method, column, file, words, paper, "prototype"))
-                made.append(Cell(f"{method}, by head", column, file, words))
-    return tuple(made)
+                cells.append(Cell(method, column, file, words, paper, "prototype"))
+                cells.append(Cell(f"{method}, by head", column, file, words))
+    return tuple(cells)
 
 
 _RECIPES = {
@@ -157,60 +157,61 @@ _RECIPES = {
     "femnist": ("fedproto-femnist", "fedproto-femnist-mixed"),
     "cifar10": ("fedproto-cifar10", "fedproto-cifar10-mixed"),
 }
-"""For each dataset that of equal nets, and that of nets which differ."""
-_AS_IT_IS = {
+"""Per dataset, the recipe with equal nets and the recipe with different nets."""
+_IN_RECIPE = {
     "mnist": ("partition.ways=3", "partition.stdev=2"),
     "femnist": ("partition.ways=3", "partition.stdev=1"),
     "cifar10": ("partition.ways=3", "partition.stdev=1"),
 }
-"""What the recipes say themselves."""
+"""Settings that the recipes already have."""
 
 
 def _figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
-    """Fig. 2: test embeddings of the first seed's runs."""
+    """Fig. 2: the test embeddings of the runs with seed 0."""
     return scatter.tsne([FinishedRun.load(job.out) for job in jobs if job.seed == 0])
 
 
-def along(jobs: Sequence[SweepRun]) -> Figure:
-    """Fig. 3 and 4: accuracy, and for Fig. 4 the distance of prototypes, along the value that is varied."""
-    return swept.draw_sweep(setting_rows([job._replace(setting=_varied(job)) for job in jobs]))
+def draw_varied(jobs: Sequence[SweepRun]) -> Figure:
+    """Fig. 3 and 4: accuracy along the varied setting, and for Fig. 4 the distance of prototypes."""
+    return draw_sweep(setting_rows([job._replace(setting=_as_sweep_setting(job)) for job in jobs]))
 
 
-def _varied(job: SweepRun) -> str:
-    """A run as a sweep has it: the value that is varied, then the method."""
+def _as_sweep_setting(job: SweepRun) -> str:
+    """The setting of a run as a sweep writes it: the varied setting, then the method."""
     method, _, value = job.setting.partition(", ")
     return f"{value} method.name={method}"
 
 
 def _varied_cells(
-    data: str, methods: Sequence[str], key: str, values: Sequence[float], given: float
+    data: str, methods: Sequence[str], key: str, values: Sequence[float], in_recipe: float
 ) -> tuple[Cell, ...]:
-    """For each method and value a cell; the recipe has the `given` value already."""
-    made = []
+    """A cell per method, value and way of predicting. The recipe already has the value `in_recipe`."""
+    cells = []
     for method, value in product(methods, values):
         word = f"{key}={value}"
-        words = _changes(method, data) + ((word,) if value != given else ())
+        words = _changes(method, data) + ((word,) if value != in_recipe else ())
         if method not in BASELINES:
-            made.append(Cell(method, word, _RECIPES[data][0], words, way="prototype"))
+            cells.append(Cell(method, word, _RECIPES[data][0], words, way="prototype"))
         name = method if method in BASELINES else f"{method}, by head"
-        made.append(Cell(name, word, _RECIPES[data][0], words))
-    return tuple(made)
+        cells.append(Cell(name, word, _RECIPES[data][0], words))
+    return tuple(cells)
 
 
 _FIGURE2 = tuple(
-    Cell(name, "n = 3", _RECIPES["mnist"][0], _changes(name, "mnist")) for name in ("fedavg", "fesem", "fedper")
+    Cell(name, "n = 3", _RECIPES["mnist"][0], _changes(name, "mnist"), way=way)
+    for name, way in (("fedproto", "prototype"), ("fedavg", "head"), ("fesem", "head"), ("fedper", "head"))
 )
-_FIGURE2 = (Cell("fedproto", "n = 3", _RECIPES["mnist"][0], _changes("fedproto", "mnist"), way="prototype"), *_FIGURE2)
-_FIGURE3 = _varied_cells("mnist", ("fedproto", "fedavg"), "partition.shots", (10, 20, 40, 60, 80, 100), given=100)
-_FIGURE4 = _varied_cells("femnist", ("fedproto",), "method.pull", (0, 0.5, 1, 2, 4), given=1)
+_FIGURE3 = _varied_cells("mnist", ("fedproto", "fedavg"), "partition.shots", (10, 20, 40, 60, 80, 100), in_recipe=100)
+_FIGURE4 = _varied_cells("femnist", ("fedproto",), "method.pull", (0, 0.5, 1, 2, 4), in_recipe=1)
 _DIGITS = (
-    "FEMNIST cannot be had here: 5,997 handwritten digits of 12 clients stand in for it, with 30 instead of 100 images "
-    "of a class, which is what all its splits have; its published figures are of other images, and of a net with "
-    "800,000 parameters, as the numbers it sends tell.",
+    "FEMNIST's letters and writers are not available here. 5,997 handwritten digits of 12 clients stand in for them: "
+    "10 classes instead of 62, and 30 images per class and client instead of 100, which every split can supply. The "
+    "first kernel is 5; the numbers sent in the paper imply 3.",
 )
 _SUBSET = (
-    "10,000 of CIFAR-10's 50,000 training images, 60 instead of 100 of a class for a client; ResNet18 with group norm "
-    "from scratch, where the paper has batch norm and weights pre-trained on ImageNet, which cannot be had here.",
+    "10,000 of CIFAR-10's 50,000 training images, 60 instead of 100 images per class and client, and no crops and "
+    "flips. ResNet18 with group norm, trained from scratch; the paper has batch norm and weights pre-trained on "
+    "ImageNet, which have not been used here yet.",
 )
 
 STUDIES: dict[str, Study] = {
@@ -219,7 +220,7 @@ STUDIES: dict[str, Study] = {
         Study(
             "fedproto-table1",
             "FedProto, Table 1: MNIST, stdev 2",
-            _table_cells("mnist", _MNIST_RECIPE, (2,)),
+            _table_cells("mnist", _PAPER_MNIST, (2,)),
             _QUICK,
             ("n = 3",),
             (*_TWO_TABLES, *_KNOWN),
@@ -228,7 +229,7 @@ STUDIES: dict[str, Study] = {
         Study(
             "fedproto-table2",
             "FedProto, Table 2: MNIST, stdev 3",
-            _table_cells("mnist", _MNIST_RECIPE, (3,)),
+            _table_cells("mnist", _PAPER_MNIST, (3,)),
             _QUICK,
             ("n = 3",),
             _KNOWN,
@@ -237,7 +238,7 @@ STUDIES: dict[str, Study] = {
         Study(
             "fedproto-table3",
             "FedProto, Table 3: FEMNIST (a stand-in), stdev 1 and 2",
-            _table_cells("femnist", _FEMNIST, (1, 2)),
+            _table_cells("femnist", _PAPER_FEMNIST, (1, 2)),
             _QUICK,
             ("n = 3, stdev 1",),
             (*_DIGITS, *_KNOWN),
@@ -246,7 +247,7 @@ STUDIES: dict[str, Study] = {
         Study(
             "fedproto-table4",
             "FedProto, Table 4: CIFAR-10 (a subset), stdev 1 and 2",
-            _table_cells("cifar10", _CIFAR10_RECIPE, (1, 2)),
+            _table_cells("cifar10", _PAPER_CIFAR10, (1, 2)),
             ("run.rounds=2", "partition.shots=4", "partition.test=4"),
             ("n = 3, stdev 1",),
             (*_SUBSET, *_KNOWN),
@@ -265,23 +266,23 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "fedproto-figure3",
-            "FedProto, Fig. 3: MNIST with fewer images of a class",
+            "FedProto, Fig. 3: MNIST with fewer images per class",
             _FIGURE3,
             ("run.rounds=20",),
             ("partition.shots=10", "partition.shots=20", "partition.shots=40"),
-            ("The paper does not say which numbers of images it had.",),
+            ("The paper does not say which numbers of images it used.",),
             {},
-            along,
+            draw_varied,
         ),
         Study(
             "fedproto-figure4",
-            "FedProto, Fig. 4: λ, on the stand-in of FEMNIST",
+            "FedProto, Fig. 4: λ, on the stand-in for FEMNIST",
             _FIGURE4,
             ("run.rounds=20",),
             tuple(f"method.pull={pull}" for pull in (0, 1, 4)),
             _DIGITS,
             {},
-            along,
+            draw_varied,
         ),
     )
 }

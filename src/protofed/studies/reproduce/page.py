@@ -1,4 +1,4 @@
-"""What a study found, to be read: tables for the screen and for a page in Markdown."""
+"""The results of a study: tables for the screen, and a page in Markdown."""
 
 from __future__ import annotations
 
@@ -7,107 +7,117 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from protofed.studies.reproduce.study import LAST, NEAR, Seen, Study, figure, orderings
+from protofed.studies.reproduce.study import (
+    CONVERGENCE_ROUNDS,
+    CONVERGENCE_TOLERANCE,
+    CellResult,
+    Study,
+    orderings,
+    paper_mean,
+)
 
-ACCURACY = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
+ACCURACY_NOTE = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
 QUICK_NOTE = (
-    "This is the small version, of few rounds and images: it shows that all runs, not what the paper's settings give."
+    "This is the quick version with few rounds and images: it checks that everything runs; its numbers are not "
+    "comparable with the paper."
 )
-SPREAD = (
-    "Each beside the paper's. Spread over clients: as it is, and as FedProto's authors' code has it (running). Rounds "
-    f"to converge: of those tested, the first within {100 * NEAR:.1f} points of the mean of the last {LAST}. "
-    "Sent: thousands of numbers, from all clients in a round."
+DETAILS_NOTE = (
+    "Each figure is followed by the paper's. Spread: the standard deviation over clients; running: that of a running "
+    "average over clients, as FedProto's authors' code computes it. Rounds: the first tested round within "
+    f"{100 * CONVERGENCE_TOLERANCE:.1f} points of the mean of the last {CONVERGENCE_ROUNDS} rounds. Sent: thousands of "
+    "numbers per round, from all clients."
 )
 
 
-def grid(found: Sequence[Seen]) -> tuple[list[str], list[list[str]]]:
-    """Accuracies: a row for each method, for each column ours and the paper's."""
-    columns = list(dict.fromkeys(one.cell.column for one in found))
-    cells = {(one.cell.row, one.cell.column): _both(one) for one in found}
-    rows = list(dict.fromkeys(one.cell.row for one in found))
-    theirs = any(one.cell.paper for one in found)
-    kinds = 1 + theirs
-    heads = ["", *(told for column in columns for told in (column, "paper")[:kinds])]
-    return heads, [[row, *(text for column in columns for text in cells[row, column][:kinds])] for row in rows]
+def accuracy_table(results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of a table of accuracies: a row per method, with ours and the paper's per column."""
+    columns = list(dict.fromkeys(result.cell.column for result in results))
+    rows = list(dict.fromkeys(result.cell.row for result in results))
+    cells = {(result.cell.row, result.cell.column): _ours_and_paper(result) for result in results}
+    shown = 2 if any(result.cell.paper for result in results) else 1  # without the paper's if it has none
+    heads = ["", *(text for column in columns for text in (column, "paper")[:shown])]
+    return heads, [[row, *(text for column in columns for text in cells[row, column][:shown])] for row in rows]
 
 
-def _both(one: Seen) -> tuple[str, str]:
-    """Ours and the paper's."""
-    return one.interval.percent(), f"{figure(one.cell.paper):.2f}" if one.cell.paper else ""
+def _ours_and_paper(result: CellResult) -> tuple[str, str]:
+    """Our accuracy and the paper's."""
+    return result.interval.percent(), f"{paper_mean(result.cell.paper):.2f}" if result.cell.paper else ""
 
 
-def details(study: Study, found: Sequence[Seen]) -> tuple[list[str], list[list[str]]]:
-    """Spread, convergence and cost in the first column of the table."""
-    first = found[0].cell.column
+def details_table(study: Study, results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of a table of spread, convergence and cost, for the first column of the study."""
+    first = results[0].cell.column
     heads = [first, "spread", "running", "paper", "rounds", "paper", "sent", "paper"]
     lines = []
-    for one in found:
-        if one.cell.column == first:
-            sent, _, rounds = study.sent.get(one.cell.row, "").rpartition(", ")
-            ours = one.mean
+    for result in results:
+        if result.cell.column == first:
+            paper_sent, _, paper_rounds = study.sent.get(result.cell.row, "").rpartition(", ")
+            ours = result.mean
             lines.append(
                 [
-                    one.cell.row,
+                    result.cell.row,
                     f"{100 * ours.spread:.1f}",
                     f"{100 * ours.running:.2f}",
-                    one.cell.paper.partition("± ")[2],
+                    result.cell.paper.partition("± ")[2],
                     str(ours.converged),
-                    rounds,
+                    paper_rounds,
                     f"{ours.sent / 1000:,.1f}",
-                    sent,
+                    paper_sent,
                 ]
             )
     return heads, lines
 
 
-def study_verdict(found: Sequence[Seen]) -> list[str]:
-    """Do the paper's orderings hold?"""
-    same, opposite, open_, told = orderings(found)
+def study_verdict(results: Sequence[CellResult]) -> list[str]:
+    """Sentences that say whether the paper's orderings hold; [] if the paper has no orderings."""
+    same, opposite, open_, reversals = orderings(results)
     total = same + opposite + open_
     if not total:
         return []
     text = (
         f"Of the paper's {total} orderings of two methods, {same} hold (the 95 % interval of the difference, seed by "
-        f"seed, excludes 0), {opposite} are reversed as surely, and {open_} cannot be told with these seeds. "
-        f"Of so many intervals about {total / 20:.0f} would exclude 0 by chance, were all methods alike."
+        f"seed, excludes 0), {opposite} are reversed by the same criterion, and {open_} are undecided with these "
+        f"seeds. If all methods were equally good, about {total / 20:.0f} of these intervals would exclude 0 by chance."
     )
     groups: dict[tuple[str, str], list[str]] = {}
-    for better, worse, column in told:
+    for better, worse, column in reversals:
         groups.setdefault((better, column), []).append(worse)
-    each = [f"{better} above {', '.join(worse)} at {column}" for (better, column), worse in groups.items()]
-    return [text, *([f"Reversed: {'; '.join(each)}."] if each else [])]
+    parts = [f"{better} above {', '.join(worse)} at {column}" for (better, column), worse in groups.items()]
+    return [text, *([f"Reversed: {'; '.join(parts)}."] if parts else [])]
 
 
 def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    made = Table(box=SIMPLE_HEAD, padding=0)  # three columns of ours and the paper's fit 80 letters
-    for place, name in enumerate(heads):
-        made.add_column(
+    """A table for the screen."""
+    table = Table(box=SIMPLE_HEAD, padding=0)  # so that three columns of ours and the paper's fit 80 characters
+    for number, name in enumerate(heads):
+        table.add_column(
             name,
-            justify="right" if place else "left",
+            justify="right" if number else "left",
             style="dim" if name.startswith("paper") else None,
-            no_wrap=not place,
+            no_wrap=not number,
         )
     for line in lines:
-        made.add_row(*line)
-    return made
+        table.add_row(*line)
+    return table
 
 
 def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     rows = [list(heads), ["---"] * len(heads), *map(list, lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def page(study: Study, found: Sequence[Seen], quick: bool) -> str:
-    """Everything, as Markdown."""
-    smaller = f", made small by {', '.join(study.quick)}" if quick else ""
-    last = max(seed for one in found for seed in one.runs)
-    parts = [f"# {study.title}", f"Seeds 0 to {last}{smaller}." if last else f"Seed 0{smaller}."]
-    parts += [ACCURACY, _markdown(*grid(found))]
+def markdown_page(study: Study, results: Sequence[CellResult], quick: bool) -> str:
+    """All tables and notes, with the command of each cell."""
+    changes = f", with {', '.join(study.quick)}" if quick else ""
+    last = max(seed for result in results for seed in result.runs)
+    parts = [f"# {study.title}", f"Seeds 0 to {last}{changes}." if last else f"Seed 0{changes}."]
+    parts += [ACCURACY_NOTE, _markdown(*accuracy_table(results))]
     if study.sent:
-        parts += [SPREAD, _markdown(*details(study, found))]
-    parts += [*study_verdict(found), *([QUICK_NOTE] if quick else [])]
-    if study.known:
-        parts += ["Known differences:", "\n".join(f"- {one}" for one in study.known)]
-    commands = dict.fromkeys(one.cell.command(0, study.smaller(quick)) for one in found)
-    parts += ["Each cell by itself (`run.seed=1` and so on for the other seeds):", "```", *commands, "```"]
-    return "\n\n".join(parts[: -len(commands) - 2]) + "\n\n" + "\n".join(parts[-len(commands) - 2 :]) + "\n"
+        parts += [DETAILS_NOTE, _markdown(*details_table(study, results))]
+    parts += [*study_verdict(results), *([QUICK_NOTE] if quick else [])]
+    if study.differences:
+        parts += ["Known differences from the paper:", "\n".join(f"- {line}" for line in study.differences)]
+    commands = dict.fromkeys(result.cell.command(0, study.changes(quick)) for result in results)
+    parts += ["The command of each cell (`run.seed=1` and so on for the other seeds):"]
+    return "\n\n".join(parts) + "\n\n" + "\n".join(["```", *commands, "```"]) + "\n"

@@ -1,4 +1,4 @@
-"""A table or figure of a paper as runs: what each of its cells is, and what the finished runs say of it."""
+"""A table or figure of a paper as runs: the settings of each cell, and the figures of its finished runs."""
 
 from __future__ import annotations
 
@@ -14,93 +14,95 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.experiment.accuracy import over_clients
+from protofed.experiment.accuracy import accuracy_mean_and_std
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.measures.intervals import Interval, paired
 from protofed.studies.recipes import recipe_file
 from protofed.studies.sweep import SweepRun
 
-NEAR, LAST = 0.005, 10
-"""A run has converged in the first round that is as good as the mean of its last ten, less half a point."""
+CONVERGENCE_TOLERANCE, CONVERGENCE_ROUNDS = 0.005, 10
+"""A run has converged in the first round whose accuracy is at most 0.005 below the mean of its last ten rounds."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a table: runs of a recipe that differ in their seeds."""
+    """One cell of a table: runs of a recipe that differ in their seeds."""
 
     row: str
     column: str
     recipe: str  # its name in recipes/, without .toml
-    words: tuple[str, ...] = ()  # what is changed in it, "section.key=value"
-    paper: str = ""  # "95.04 ± 6.48"; nothing if the paper has no such cell
-    way: str = "head"  # or "prototype": by what it predicts
+    words: tuple[str, ...] = ()  # changes to the recipe, "section.key=value"
+    paper: str = ""  # the paper's figure, "95.04 ± 6.48"; "" if the paper does not have this cell
+    way: str = "head"  # the way of predicting: "head" or "prototype"
 
-    def out(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> Path:
-        """The folder of a run; cells of several studies that are the same runs share it."""
-        folder = "+".join((*self.words, *smaller)).replace("/", "_").replace('"', "") or "as-it-is"
+    def out(self, root: Path, seed: int, changes: Sequence[str] = ()) -> Path:
+        """The folder of a run. Cells of several studies with the same runs share it."""
+        folder = "+".join((*self.words, *changes)).replace("/", "_").replace('"', "") or "as-it-is"
         return root / self.recipe / folder / f"seed-{seed}"
 
-    def command(self, seed: int, smaller: Sequence[str] = ()) -> str:
-        """What a reader types to get the run again."""
-        words = " ".join(f"--set {shlex.quote(word)}" for word in (*self.words, *smaller, f"run.seed={seed}"))
+    def command(self, seed: int, changes: Sequence[str] = ()) -> str:
+        """The command that repeats the run."""
+        words = " ".join(f"--set {shlex.quote(word)}" for word in (*self.words, *changes, f"run.seed={seed}"))
         return f"protofed run recipes/{self.recipe}.toml {words}"
 
-    def digest(self, smaller: Sequence[str] = ()) -> str:
-        """Tells two experiments apart, whatever their seeds."""
-        config = self.job(Path(), 0, smaller).config
+    def digest(self, changes: Sequence[str] = ()) -> str:
+        """A string that is equal for runs of the same experiment, whatever their seeds."""
+        config = self.job(Path(), 0, changes).config
         return f"{config.digest()[:16]} {config.run.rounds}"
 
-    def job(self, root: Path, seed: int, smaller: Sequence[str] = ()) -> SweepRun:
+    def job(self, root: Path, seed: int, changes: Sequence[str] = ()) -> SweepRun:
         file = recipe_file(self.recipe)
-        config = Config.load(file, [*self.words, *smaller, f"run.seed={seed}", "engine.workers=1"])
-        return SweepRun(f"{self.row}, {self.column}", seed, self.out(root, seed, smaller), config)
+        config = Config.load(file, [*self.words, *changes, f"run.seed={seed}", "engine.workers=1"])
+        return SweepRun(f"{self.row}, {self.column}", seed, self.out(root, seed, changes), config)
 
 
 @dataclass(frozen=True)
 class Study:
-    """A table or figure, and how it is made small."""
+    """A table or figure, with a quick version of it."""
 
     name: str
     title: str
     cells: tuple[Cell, ...]
     quick: tuple[str, ...]  # changes that make every run short
     quick_columns: tuple[str, ...]
-    known: tuple[str, ...]  # what is known to differ from the paper
-    sent: Mapping[str, str]  # numbers sent a round, and rounds to converge, as the paper has them, by row
+    differences: tuple[str, ...]  # known differences from the paper
+    sent: Mapping[str, str]  # the paper's thousands of numbers sent per round, and rounds to converge, by row
     picture: Callable[[Sequence[SweepRun]], Figure] | None = None
     seeds: int = 3
 
     def chosen(self, quick: bool) -> tuple[Cell, ...]:
+        """The cells of the full or the quick version."""
         return tuple(cell for cell in self.cells if not quick or cell.column in self.quick_columns)
 
-    def smaller(self, quick: bool) -> tuple[str, ...]:
+    def changes(self, quick: bool) -> tuple[str, ...]:
+        """The changes to every run of the full or the quick version."""
         return self.quick if quick else ()
 
     def jobs(self, root: Path, seeds: int, quick: bool, kept: KeptFigures | None = None) -> list[SweepRun]:
-        """All runs but those kept, seed by seed, none of them twice."""
-        made: dict[Path, SweepRun] = {}
+        """All runs without kept figures, seed by seed, each of them once."""
+        by_folder: dict[Path, SweepRun] = {}
         for seed in range(seeds):
             for cell in self.chosen(quick):
                 if (cell, seed) in (kept or {}):
                     continue
-                job = cell.job(root, seed, self.smaller(quick))
-                made.setdefault(job.out, job)
-        return list(made.values())
+                job = cell.job(root, seed, self.changes(quick))
+                by_folder.setdefault(job.out, job)
+        return list(by_folder.values())
 
 
 class Figures(NamedTuple):
-    """What a run gave."""
+    """The figures of one run."""
 
-    accuracy: float  # the mean over clients
-    spread: float  # over clients
-    running: float  # the same in the reading of FedProto's authors' code
-    converged: int  # rounds
-    sent: float  # numbers, up, from all clients in a round
+    accuracy: float  # mean over clients
+    spread: float  # standard deviation over clients
+    running: float  # standard deviation of a running average over clients, as in FedProto's authors' code
+    converged: int  # rounds until convergence
+    sent: float  # numbers that all clients send per round
 
 
-class Seen(NamedTuple):
-    """What the runs of a cell gave, by seed."""
+class CellResult(NamedTuple):
+    """The figures of a cell's runs, by seed."""
 
     cell: Cell
     runs: dict[int, Figures]
@@ -115,114 +117,117 @@ class Seen(NamedTuple):
 
     @property
     def mean(self) -> Figures:
-        """Over seeds; rounds to converge are rounded."""
+        """The mean over seeds; rounds until convergence are rounded."""
         accuracy, spread, running, converged, sent = map(float, np.mean(list(self.runs.values()), 0))
         return Figures(accuracy, spread, running, round(converged), sent)
 
 
 def cell_figures(cell: Cell, path: Path) -> Figures:
-    """From the folder of a finished run."""
+    """The figures of the finished run in this folder."""
     folder, key = Folder(path), f"accuracy_{cell.way}"
     result = folder.result()
     tested = [row for row in folder.clients() if row["test"]]
-    right, total = [round(row[key] * row["test"]) for row in tested], [row["test"] for row in tested]
+    correct, total = [round(row[key] * row["test"]) for row in tested], [row["test"] for row in tested]
     return Figures(
         result["accuracy"][cell.way]["mean"],
         result["accuracy"][cell.way]["std"],
-        (over_clients(right, total, "running") or {"std": 0.0})["std"],
+        (accuracy_mean_and_std(correct, total, "running") or {"std": 0.0})["std"],
         converged({row["round"]: row[key] for row in folder.rounds() if row.get(key) is not None}),
         result["cost"]["up_params"],
     )
 
 
 def converged(accuracies: Mapping[int, float]) -> int:
-    """The first round that is as good as the mean of the last ten, less half a point, of those that were tested.
+    """The first tested round whose accuracy is at most 0.005 below the mean of those tested in the last ten rounds.
 
     >>> converged({5: 0.1, 10: 0.796, 15: 0.5, 20: 0.8})
     10
     """
-    late = [one for number, one in accuracies.items() if number > max(accuracies) - LAST]
-    goal = float(np.mean(late)) - NEAR
-    return next(number for number, one in accuracies.items() if one >= goal)
+    last = [accuracy for number, accuracy in accuracies.items() if number > max(accuracies) - CONVERGENCE_ROUNDS]
+    threshold = float(np.mean(last)) - CONVERGENCE_TOLERANCE
+    return next(number for number, accuracy in accuracies.items() if accuracy >= threshold)
 
 
 class Orderings(NamedTuple):
-    """How the paper's orderings of rows within a column fare with us."""
+    """How many of the paper's orderings of two rows within a column our runs confirm."""
 
-    same: int  # the same, and the 95 % interval of the difference excludes 0
-    reversed: int  # the other way round, with such an interval
-    open: int  # intervals that do not tell
-    told: list[tuple[str, str, str]]  # those reversed: what is better here, what is worse, in which column
+    same: int  # the same order, and the 95 % interval of the difference excludes 0
+    reversed: int  # the opposite order, and the interval excludes 0
+    open: int  # the interval includes 0
+    reversals: list[tuple[str, str, str]]  # of the reversed ones: the better row here, the worse row, the column
 
 
-def orderings(found: Sequence[Seen]) -> Orderings:
-    """Every pair of rows of a column for which the paper has figures that differ."""
-    same, opposite, open_, told = 0, 0, 0, []
-    for one, other in combinations([each for each in found if each.cell.paper], 2):
-        if one.cell.column != other.cell.column:
+def orderings(results: Sequence[CellResult]) -> Orderings:
+    """Compare every pair of rows of a column for which the paper's figures differ."""
+    same, opposite, open_, reversals = 0, 0, 0, []
+    for first, second in combinations([result for result in results if result.cell.paper], 2):
+        if first.cell.column != second.cell.column:
             continue
-        theirs = figure(one.cell.paper) - figure(other.cell.paper)
-        gap = paired(one.accuracy, other.accuracy)
-        if gap is None or theirs == 0:
+        paper_gap = paper_mean(first.cell.paper) - paper_mean(second.cell.paper)
+        gap = paired(first.accuracy, second.accuracy)
+        if gap is None or paper_gap == 0:
             continue
-        if not gap.sure:
+        if not gap.excludes_zero:
             open_ += 1
-        elif (gap.mean > 0) == (theirs > 0):
+        elif (gap.mean > 0) == (paper_gap > 0):
             same += 1
         else:
             opposite += 1
-            better, worse = (one, other) if gap.mean > 0 else (other, one)
-            told.append((better.cell.row, worse.cell.row, one.cell.column))
-    return Orderings(same, opposite, open_, told)
+            better, worse = (first, second) if gap.mean > 0 else (second, first)
+            reversals.append((better.cell.row, worse.cell.row, first.cell.column))
+    return Orderings(same, opposite, open_, reversals)
 
 
-def figure(told: str) -> float:
+def paper_mean(text: str) -> float:
     """The mean of a paper's cell.
 
-    >>> figure("95.04 ± 6.48")
+    >>> paper_mean("95.04 ± 6.48")
     95.04
     """
-    return float(told.partition("±")[0])
+    return float(text.partition("±")[0])
 
 
-def to_keep(study: Study, found: Sequence[Seen], quick: bool) -> dict[str, Any]:
-    """Everything that the tables are made of, small enough to keep."""
+def study_as_json(study: Study, results: Sequence[CellResult], quick: bool) -> dict[str, Any]:
+    """All figures of the tables, with the command and the digest of each cell."""
     cells = [
         {
-            "row": one.cell.row,
-            "column": one.cell.column,
-            "way": one.cell.way,
-            "paper": one.cell.paper or None,
-            "command": one.cell.command(0, study.smaller(quick)),
-            "digest": one.cell.digest(study.smaller(quick)),
-            "runs": {str(seed): run._asdict() for seed, run in one.runs.items()},
+            "row": result.cell.row,
+            "column": result.cell.column,
+            "way": result.cell.way,
+            "paper": result.cell.paper or None,
+            "command": result.cell.command(0, study.changes(quick)),
+            "digest": result.cell.digest(study.changes(quick)),
+            "runs": {str(seed): run._asdict() for seed, run in result.runs.items()},
         }
-        for one in found
+        for result in results
     ]
     return {"name": study.name, "quick": quick, "title": study.title, "cells": cells}
 
 
 KeptFigures = dict[tuple[Cell, int], Figures]
-"""What is known already, by cell and seed."""
+"""Figures of earlier runs, by cell and seed."""
 
 
 def read_kept(file: Path, study: Study, quick: bool) -> KeptFigures:
-    """What `to_keep` made, of cells that are the same experiments as now."""
+    """The figures in a file that `study_as_json` made, of cells that are still the same experiments."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        of = told["name"] + (" --quick" if told["quick"] else "")
-        stored = {(one["row"], one["column"], one["digest"]): one["runs"] for one in told["cells"]}
-        found = {
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored_name = stored["name"] + (" --quick" if stored["quick"] else "")
+        runs = {(cell["row"], cell["column"], cell["digest"]): cell["runs"] for cell in stored["cells"]}
+        kept = {
             (cell, int(seed)): Figures(**{name: value + 0 for name, value in run.items()})  # numbers, no null
             for cell in study.chosen(quick)
-            for seed, run in stored.get((cell.row, cell.column, cell.digest(study.smaller(quick))), {}).items()
+            for seed, run in runs.get((cell.row, cell.column, cell.digest(study.changes(quick))), {}).items()
         }
     except OSError as problem:
         raise UserError(f"--kept {file} cannot be read: {problem.strerror}.") from problem
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise UserError(f"--kept {file} is not a table's JSON, as `protofed reproduce` writes it now.") from problem
-    if of != (asked := study.name + (" --quick" if quick else "")):
-        raise UserError(f"--kept {file} is of {of}, not of {asked}.")
-    if not found:
-        raise UserError(f"--kept {file} has no cell that is the same experiment now. Leave it out to make all runs.")
-    return found
+        raise UserError(
+            f"--kept {file} does not have the form that `protofed reproduce` writes. Give a NAME.json of its --out."
+        ) from problem
+    name = study.name + (" --quick" if quick else "")
+    if stored_name != name:
+        raise UserError(f"--kept {file} has figures of {stored_name}, not of {name}.")
+    if not kept:
+        raise UserError(f"--kept {file}: none of its cells is the same experiment now. Leave --kept out to run all.")
+    return kept

@@ -1,0 +1,29 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+option = partial(typer.Option, show_envvar=False)
+"""`typer.Option`, without the words "(env var: 'None')" that click otherwise adds to its error messages."""
+
+ExperimentFile = Annotated[
+    Optional[Path],
+    typer.Argument(help="Experiment file (TOML). Without one: FedProto on digits, 20 clients, n-way split."),
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")]
+Sets = Annotated[
+    Optional[list[str]],
+    option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a value, e.g. --set train.lr=0.1; may be repeated. A new method.name, net.name or partition.name "
+        "drops the options that the file gives for the old one.",
+    ),
+]
+Root = Annotated[str, option("--root", help="Folder of the data files. Default: $PROTOFED_DATA.")]
+AsJson = Annotated[bool, option("--json", help="Print JSON.")]
