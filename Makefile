@@ -33,7 +33,7 @@ test: setup
 	@$(PYTEST) -m "not slow"
 
 other-cpu: setup
-	@$(OTHER_CPU) $(PYTEST) -m "not slow" $(NUMERICAL:%=tests/test_%.py)
+	@$(OTHER_CPU) $(PYTEST) -m "not slow" -k "not (worker or wire or planted)" $(NUMERICAL:%=tests/test_%.py)
 
 lint: setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

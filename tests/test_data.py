@@ -64,7 +64,9 @@ def wanted(name: str) -> None:
     files = [name] if name != "digit5" else ["mnist", "usps", "svhn", "mnist_m", "synthdigits"]
     for file in files:
         if file not in MADE and not (data_folder("") / f"{FILES.get(file, file)}.npz").exists():
-            pytest.skip(f"no {FILES.get(file, file)}.npz in {data_folder('')}; set PROTOFED_DATA to the folder that has it")
+            pytest.skip(
+                f"no {FILES.get(file, file)}.npz in {data_folder('')}; set PROTOFED_DATA to the folder that has it"
+            )
 
 
 def test_every_dataset_is_known_here():

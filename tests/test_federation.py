@@ -153,7 +153,10 @@ X, Y = table(6)
         ({"data": [(X, Y - 1)]}, 'data[0]: there is no class -1. Did you mean "1"? Known: 0, 1.'),
         ({"data": [(X, Y)], "classes": 2}, "data[0]: there is no class 2. Known: 0, 1."),
         ({"data": [(X, Y)], "classes": 0}, "classes: got 0; must be 1 or more, or None."),
-        ({"data": [(X, Y.astype(str))], "classes": 3}, "classes: got 3, but the labels are names; must be the list of names, or None."),
+        (
+            {"data": [(X, Y.astype(str))], "classes": 3},
+            "classes: got 3, but the labels are names; must be the list of names, or None.",
+        ),
         (
             {"data": [(X, np.array(["cat"] * 6))], "classes": ["cats", "dogs"]},
             "data[0]: there is no class 'cat'. Did you mean \"cats\"? Known: cats, dogs.",

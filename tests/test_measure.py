@@ -16,7 +16,7 @@ from protofed.experiment.folder import Folder
 from protofed.measures.discrepancy import gradient_dissimilarity
 from protofed.measures.evenness import evenness
 from protofed.measures.geometry import cosine_similarities, drift, scatter
-from protofed.measures.on_demand import MEASURES, measure, evenly_spaced_rows
+from protofed.measures.on_demand import MEASURES, evenly_spaced_rows, measure
 from protofed.methods.parts.margins import aggregate_mean_margin
 from test_cli import protofed as command  # noqa: F401
 
@@ -168,7 +168,9 @@ def test_a_run_is_as_near_as_can_be_to_itself(runs, tmp_path):
     assert further["mmd"] > 0.1
     assert further["width"] > 0
     other = protofed.run({**table, "net": {"dim": 7}})
-    with pytest.raises(UserError, match=r"The embeddings have \[7\] and \[50\] dimensions\. Use two runs with the same net\.dim"):
+    with pytest.raises(
+        UserError, match=r"The embeddings have \[7\] and \[50\] dimensions\. Use two runs with the same net\.dim"
+    ):
         measure(other, ["discrepancy"], beside=alone)
 
 

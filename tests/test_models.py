@@ -167,7 +167,10 @@ def test_an_unfinished_or_strange_folder_has_no_model(command, tmp_path):  # noq
     assert "is not a run folder" in command("predict", "nowhere", "--input", "x.npy")[2]
     command("run", "--quiet", "--set", "run.rounds=1", "--set", "data.clients=2", "--out", "a")
     (tmp_path / "a" / "result.json").unlink()
-    assert "its run has not finished. Continue it with `protofed run --resume --out a`." in command("predict", "a", "--input", "x.npy")[2]
+    assert (
+        "its run has not finished. Continue it with `protofed run --resume --out a`."
+        in command("predict", "a", "--input", "x.npy")[2]
+    )
 
 
 def test_nothing_to_predict_gives_nothing(run):
@@ -374,7 +377,10 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
             ["--data", "good.npz", "--set", "train.lr=1"],
             "--set train.lr=1: only options of the new client's net can be set: --set net.key=value.",
         ),
-        (["--data", "good.npz", "--start", "bad.npz"], "bad.npz cannot be read as a state dict that holds only tensors: "),
+        (
+            ["--data", "good.npz", "--start", "bad.npz"],
+            "bad.npz cannot be read as a state dict that holds only tensors: ",
+        ),
     ],
 )
 def test_what_cannot_join_is_said(run, words, message, command, tmp_path):  # noqa: F811

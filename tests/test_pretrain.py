@@ -62,7 +62,13 @@ def test_images_are_brought_to_one_size_in_colour():
     assert small[0, 0].tolist() == small[0, 2].tolist() == [[36, 219], [36, 219]]
     data = pretrain.as_colour_images(tints(), 16)
     assert data.train.x[0, 1, 2, 3] == round(255 * tints().train.x[0, 1, 2, 3].item())
-    assert data.train.input == {"shape": [3, 16, 16], "scale": 255.0, "mean": [*IMAGENET_MEAN], "std": [*IMAGENET_STD], "fill": None}
+    assert data.train.input == {
+        "shape": [3, 16, 16],
+        "scale": 255.0,
+        "mean": [*IMAGENET_MEAN],
+        "std": [*IMAGENET_STD],
+        "fill": None,
+    }
     sixteen = Examples.of(np.full((5, 1, 8, 8), 4, np.uint8), np.zeros(5, int), 16.0)
     assert pretrain.as_colour_images(Dataset("few", sixteen, sixteen, (0,)), 8).test.x.unique().tolist() == [
         64
@@ -90,7 +96,9 @@ def test_accuracy_is_among_a_datasets_own_classes():
         return None, torch.tensor([0.0, 1.0, 9.0, 3.0, 2.0]).expand(len(x), -1)
 
     exam = Examples.of(np.zeros((3, 1), np.float32), np.array([0, 0, 1]))
-    assert pretrain.accuracy_among_own_classes(always, {}, Dataset("b", exam, exam, (0, 1, 2)), 2) == pytest.approx(2 / 3)
+    assert pretrain.accuracy_among_own_classes(always, {}, Dataset("b", exam, exam, (0, 1, 2)), 2) == pytest.approx(
+        2 / 3
+    )
     assert pretrain.accuracy_among_own_classes(always, {}, Dataset("a", exam, exam, (0, 1)), 0) == pytest.approx(1 / 3)
 
 
@@ -287,7 +295,9 @@ def test_an_encoder_whose_features_are_not_finite_is_refused(command, tmp_path):
     command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
     layers, about = weights.read_weights_and_metadata(str(tmp_path / "e.safetensors"))
     save_file({name: value * math.nan for name, value in layers.items()}, tmp_path / "n.safetensors", about)
-    with pytest.raises(UserError, match=r"n\.safetensors gives features that are not finite numbers\. Train it again\."):
+    with pytest.raises(
+        UserError, match=r"n\.safetensors gives features that are not finite numbers\. Train it again\."
+    ):
         encode_dataset(halves(), str(tmp_path / "n.safetensors"))
 
 

@@ -58,7 +58,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Show the available methods, datasets, partitions, nets and recipes, with their options and defaults."""
-    from protofed.cli.listing import KINDS, list_entries
+    from protofed.cli.listing import KINDS, NOTES, list_entries
     from protofed.errors import did_you_mean
     from protofed.experiment.options import toml_value
 
@@ -76,6 +76,8 @@ def list_(
             options = ", ".join(f"{key}={toml_value(value)}" for key, value in entry["options"].items())
             if options:
                 print(f"  {'':<{width}}    {options}")
+        if name in NOTES:
+            print(f"  {NOTES[name]}")
 
 
 @app.command()

@@ -12,6 +12,8 @@ from protofed.nets import NETS
 from protofed.studies.recipes import recipe_files
 
 KINDS = ("methods", "datasets", "partitions", "nets", "recipes")
+NOTES = {"datasets": "In parentheses: training / test examples, or all examples if there is no test set."}
+"""A line below a list, for some kinds."""
 
 
 def list_entries(kind: str) -> list[dict[str, Any]]:

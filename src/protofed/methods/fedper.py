@@ -19,7 +19,7 @@ class FedPer(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     needs: ClassVar[Needs] = "equal nets"
 
     shared: Literal["body", "convs"] = "body"
-    """The shared layers: everything but the head, or only the convolutions, as FedProto's tables count it."""
+    """Shared layers: `body` is everything but the head, `convs` only the convolutions, as FedProto's tables count."""
 
     @property
     def shared_part(self) -> str:

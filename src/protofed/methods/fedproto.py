@@ -62,7 +62,7 @@ class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
     distance: Distance = "mse"
     """d of Eq. (8): `mse` (code: squared norm / dim), `squared` (appendix), `l2` (text), `l1`, `emd` (earth mover)."""
     between: Literal["samples", "means"] = "samples"
-    """What d compares with the global prototype: each `sample` (code), or the class `means` of the batch (Eq. 8)."""
+    """What d compares with global prototypes: single `samples` (code), or the class `means` of the batch (Eq. 8)."""
     prototypes: Literal["gathered", "fresh"] = "gathered"
     """Eq. (3): `gathered` during the last epoch (code: with dropout), or in a `fresh` pass after training."""
     nearest: Literal["own", "all"] = "own"

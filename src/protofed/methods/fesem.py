@@ -30,7 +30,7 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
     centres: Annotated[int, Ge(1)] = 3
     """K: number of models. The papers do not give it. 1 is FedAvg."""
     weights: Literal["size", "equal"] = "size"
-    """How the members of a centre are weighted in its mean."""
+    """Weights of a centre's clients in its mean: by their training examples (`size`), or `equal`."""
 
     def start(self, site: Site) -> Centres:
         """All centres start as the same model, and every client belongs to the first."""

@@ -46,7 +46,7 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
     deviation: Literal["margin", "distance"] = "margin"
     """What Eq. (11) sums: the `margin` of Eq. (7), or (Table 3) minus the `distance` within a class, Eq. (5)."""
     absent: Literal["forget", "keep"] = "forget"
-    """A class that no client of a round holds: Eq. (10) literally has no prototype of it; `keep` keeps the old one."""
+    """Prototype of a class that no client of a round holds: `forget` it (Eq. (10) has none), or `keep` the old one."""
 
     def start(self, site: Site) -> GuidedServer:
         no_prototypes = Prototypes.empty(site.net.classes, site.net.dim)

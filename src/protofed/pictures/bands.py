@@ -56,19 +56,19 @@ def draw_bands(panels: Sequence[BandPanel], columns: int = 2, window: int = 1) -
     rows = -(-len(panels) // columns)
     picture, axes = plt.subplots(rows, columns, figsize=(COLUMN * columns, 2.3 * rows), squeeze=False)
     names = list(dict.fromkeys(name for panel in panels for name in (*panel.curves, *panel.levels)))
-    looks = {name: (STYLES[at % len(STYLES)], COLOURS[at % len(COLOURS)]) for at, name in enumerate(names)}
+    line_styles = {name: (STYLES[at % len(STYLES)], COLOURS[at % len(COLOURS)]) for at, name in enumerate(names)}
     lines = {}
     for axis, panel in zip(axes.flat, panels, strict=False):
         for name, values in panel.curves.items():
             x = panel.x[name] if isinstance(panel.x, Mapping) else panel.x
-            (style, colour), smooth = looks[name], moving_average(values, window)
+            (style, colour), smooth = line_styles[name], moving_average(values, window)
             mean, std = smooth.mean(0), smooth.std(0)
             if window > 1:
                 axis.plot(x, values.mean(0), color=colour, alpha=0.35, linewidth=0.6)
             (lines[name],) = axis.plot(x, mean, style, color=colour, linewidth=1.3)
             axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
         for name, level in panel.levels.items():
-            lines[name] = axis.axhline(level, linestyle=looks[name][0], color=looks[name][1], linewidth=1.3)
+            lines[name] = axis.axhline(level, linestyle=line_styles[name][0], color=line_styles[name][1], linewidth=1.3)
         axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
         set_wrapped_title(axis, panel.title, 1)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))

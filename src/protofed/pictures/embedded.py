@@ -110,7 +110,7 @@ def embed_all_clients(run: FinishedRun, title: str, limit: int = _MAX_SAMPLES) -
 def client_params(state: State, number: int) -> Params:
     """The parameters of a client's model; if all clients share one, after one more round of local training."""
     if number not in range(len(state.members)):
-        raise UserError(f"There is no client {number}; they are numbered from 0 to {len(state.members) - 1}.")
+        raise UserError(f"There is no client {number}; clients are numbered from 0 to {len(state.members) - 1}.")
     method, kept = state.config.method, state.kept[number]
     if kept != ():
         return state.model(number).params
