@@ -110,7 +110,7 @@ OPTIONS = [
     ("fpl", {"clusters": "first"}),
     ("fedrod", {"personal": "after"}),
     ("fesem", {"centres": 2}),
-    ("creff", {"head_batch": 8}),
+    ("creff", {"head_batch": 8, "head_epochs": 10}),
 ]
 
 
