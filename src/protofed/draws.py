@@ -20,6 +20,8 @@ from protofed.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+__all__ = ["DerivedDropout", "DrawFrom", "derive", "generator", "hashed_integers", "no_global_draws", "random_state"]
+
 _MASK32 = 0xFFFFFFFF
 """The low 32 bits of an integer."""
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+__all__ = ["ConfigError", "UserError", "did_you_mean"]
+
 
 class UserError(Exception):
     """The message says what is wrong, what was got, and what to do. The command line exits with status 2."""

@@ -17,6 +17,8 @@ from torch import Tensor
 from protofed.draws import hashed_integers
 from protofed.errors import UserError
 
+__all__ = ["Augmentation", "Constant", "Examples", "augmenter", "channels_last", "crop", "flip"]
+
 Constant = float | tuple[float, ...]
 """One number for the entire input, or one per entry of its first dimension (a channel, or a column of a table)."""
 

@@ -15,6 +15,20 @@ from torch import Tensor
 from protofed.net import Params
 from protofed.prototypes import Prototypes
 
+__all__ = [
+    "KeptModel",
+    "Nothing",
+    "Size",
+    "Weights",
+    "flatten",
+    "group_by_first_name",
+    "leaves",
+    "message_size",
+    "share_equal_messages",
+    "to_bytes",
+    "unflatten",
+]
+
 Nothing = tuple[()]
 """The type of an empty message or state."""
 

@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 
     from protofed.examples import Examples
 
+__all__ = [
+    "ADDED",
+    "EVALUATION_BATCH",
+    "Batch",
+    "Net",
+    "Params",
+    "added",
+    "body_then_head",
+    "selected",
+    "without_added",
+]
+
 EVALUATION_BATCH = 512
 """Examples per batch when nothing is trained."""
 ADDED = "method."

@@ -10,6 +10,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+__all__ = ["Pooling", "Prototypes", "first_prototypes", "safe_divide"]
+
 Pooling = Literal["clients", "examples", "written"]
 """How the prototypes of several clients are combined; see `Prototypes.pool`."""
 

@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 
     from protofed.examples import Examples
 
+__all__ = [
+    "Optimiser",
+    "Outcome",
+    "TrainSection",
+    "as_trained",
+    "batch_schedule",
+    "in_training",
+    "params_for_testing",
+    "take_part",
+    "train_client",
+    "trainable_names",
+]
+
 
 @dataclass(frozen=True)
 class TrainSection:

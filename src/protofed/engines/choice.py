@@ -33,8 +33,8 @@ def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tu
     if clients_per_round < 2:
         return "loop", "one client per round"
     if step > _STACKABLE_STEP:
-        return "loop", f"a step has {step / 1e6:,.0f} million multiplications: stacking would not save time"
-    return "stacked", f"a step has {step / 1e6:,.1f} million multiplications: stacking saves calls"
+        return "loop", f"a step has {step / 1e6:,.0f} million multiplications, so that stacking would not save time"
+    return "stacked", f"a step has {step / 1e6:,.1f} million multiplications, so that stacking saves calls"
 
 
 def choose_workers(nets: Sequence[Net], train: Sequence[Examples], epochs: int, clients_per_round: int) -> int:

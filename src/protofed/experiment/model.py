@@ -70,7 +70,7 @@ class Model:
     def _scores_by(self, by: str, scores: Scores) -> Tensor:
         """The scores of one way of predicting; an error if the model does not have it."""
         if by not in scores:
-            raise UserError(f"This model cannot predict by {by!r}. {did_you_mean(by, scores)}")
+            raise UserError(f'This model cannot predict by "{by}". {did_you_mean(by, scores)}')
         return scores[by]
 
     @torch.no_grad()

@@ -284,7 +284,7 @@ def measure(
     """
     for name in what:
         if name not in MEASURES:
-            raise UserError(f"There is no measure {name!r}. {did_you_mean(name, MEASURES)}")
+            raise UserError(f'There is no measure "{name}". {did_you_mean(name, MEASURES)}')
     if client is not None and not set(what) & set(_PER_CLIENT):
         raise UserError(f"--client {client}: only {', '.join(_PER_CLIENT)} can be measured for a single client.")
     if beside is not None and "discrepancy" not in what:

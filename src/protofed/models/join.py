@@ -58,7 +58,7 @@ class Newcomer:
 
     def text(self) -> str:
         """The figures in sentences."""
-        ways = {"head": "by head", "prototype": "by nearest prototype"}
+        ways = {"head": "by head", "prototype": "by the nearest prototype"}
         accuracies = [f"{100 * share:.1f} % {ways[way]}" for way, share in self.accuracy.items() if way in ways]
         gain = 100 * (self.accuracy["head"] - self.alone)
         if self.shared:

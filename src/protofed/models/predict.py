@@ -23,7 +23,7 @@ def read_inputs(path: Path) -> np.ndarray:
             file.seek(0)
             return np.asarray(np.load(file, allow_pickle=False))
     except FileNotFoundError:
-        raise UserError(f"There is no file {path}.") from None
+        raise UserError(f"There is no file {path}. --input must be an .npy or .npz file.") from None
     except (OSError, ValueError, EOFError) as problem:
         raise UserError(f"{path} is not an intact .npy file: {problem}") from problem
 

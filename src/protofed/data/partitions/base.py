@@ -79,7 +79,7 @@ def require_examples(clients: int, num_examples: int, per_client: int = 1) -> No
         reason = f", fewer than {per_client} per client (partition.smallest)" if per_client > 1 else ""
         raise UserError(
             f"data.clients: got {clients}, but there are {num_examples:,} training examples{reason}. "
-            f"Use {max(num_examples // per_client, 1)} clients or fewer."
+            f"Use {max(num_examples // per_client, 1):,} clients or fewer."
         )
 
 
