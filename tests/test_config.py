@@ -233,3 +233,9 @@ def test_missing_and_broken_files(tmp_path):
     (tmp_path / "bad.toml").write_text("[run\n")
     with pytest.raises(UserError, match="is not a readable TOML file"):
         Config.load(tmp_path / "bad.toml")
+
+
+def test_a_retired_key_without_effect_is_ignored_and_one_with_an_effect_is_not():
+    assert Config.of({"engine": {"compile": False}}) == Config.of({})
+    with pytest.raises(ConfigError, match=r"engine\.compile: unknown key"):
+        Config.of({"engine": {"compile": True}})

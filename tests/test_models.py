@@ -145,7 +145,7 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
         (["--input", "x.npy", "--client", "6"], "There is no client 6; clients are numbered from 0 to 5."),
         (
             ["--input", "x.npy", "--by", "protoype", "--client", "1"],
-            "This model cannot predict by \"protoype\". Did you mean \"prototype\"? Known: head, prototype, prototype_all.",
+            'This model cannot predict by "protoype". Did you mean "prototype"? Known: head, prototype, prototype_all.',
         ),
         (["--input", "x.npy", "--out", "x.npy"], "x.npy already exists. Give another name."),
     ],

@@ -86,7 +86,8 @@ def latest_checkpoint(folder: Path, method: AnyMethod, experiment: str) -> Check
             continue
         if about["experiment"] != experiment:
             raise UserError(
-                f"{folder} does not match config.toml, which has changed since. Start a new run with another --out."
+                f"{folder} does not match config.toml: the file was changed, or the run is of an earlier version of "
+                "protofed. Start a new run with another --out."
             )
         states = group_by_first_name(parts.get("kept", {}))
         try:

@@ -34,6 +34,8 @@ from protofed.methods import METHODS
 from protofed.nets import NETS
 from protofed.training import TrainSection
 
+_RETIRED = {"engine": {"compile": False}}
+"""Keys that no longer exist, with the value that had no effect: files of earlier versions with it can be read."""
 _DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """The `name` of these sections if the experiment has none."""
 GIVEN = "given"
@@ -78,7 +80,7 @@ class Config:
                 problems.append(f"[{name}]: {problem}. {did_you_mean(name, names)}")
             elif name != "net" and not isinstance(value, Mapping):
                 problems.append(f"[{name}]: got {toml_value(value)}, must be a table of keys")
-        tables = {name: value for name, value in table.items() if isinstance(value, Mapping)}
+        tables = {name: _without_retired(name, value) for name, value in table.items() if isinstance(value, Mapping)}
         sections: dict[str, Any] = {
             name: check(name, kind, tables.get(name, {}), problems) for name, kind in SECTIONS.items()
         }
@@ -168,6 +170,12 @@ def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         else:
             different += [f"{section}.{key}" for key in old if repr(old[key]) != repr(new[key])]
     return [key for key in different if key not in MAY_CHANGE]
+
+
+def _without_retired(section: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A section without the keys that no longer exist and had no effect."""
+    retired = _RETIRED.get(section, {})
+    return {key: value for key, value in table.items() if not (key in retired and value is retired[key])}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
