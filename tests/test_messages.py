@@ -100,8 +100,8 @@ def test_guard_rejects_nan_negative_support_and_odd_shapes():
     assert [taken.client for taken in accepted] == [0, 4]
     assert rejected == {
         1: "p/mean is not finite",
-        2: "p/support is negative",
-        3: "p does not have the shape that the other clients sent",
+        2: "p has a negative support",
+        3: "p does not have the names or shapes that the other clients sent",
     }
 
 
@@ -116,7 +116,7 @@ def test_guard_rejects_prototypes_with_another_number_of_modes():
     one, two = (Prototypes(torch.ones(3, modes, 2), torch.ones(3, modes)) for modes in (1, 2))
     accepted, rejected = sift([upload(client, {"p": message}) for client, message in enumerate([two, one, one])])
     assert [taken.client for taken in accepted] == [1, 2]
-    assert rejected == {0: "p does not have the shape that the other clients sent"}
+    assert rejected == {0: "p does not have the names or shapes that the other clients sent"}
 
 
 class NamedLikePrototypes(nn.Module):

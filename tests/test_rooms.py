@@ -26,7 +26,7 @@ LEVEL = {name: level for level, name in enumerate(VOCABULARY)} | {
     name: len(VOCABULARY) + level for level, names in enumerate(LAYERS) for name in names
 }
 ON_PURPOSE = {"run", "__all__"}
-"""Module-level names that are defined twice on purpose: the command `run` and the function behind it."""
+"""Module-level names that are defined twice on purpose: the command `run` and its function, and lists of public names."""
 
 
 def room(path: Path) -> str:
@@ -40,9 +40,10 @@ def imported(source: str) -> set[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.removeprefix("protofed.") for name in found if name.startswith("protofed.")}
+        elif isinstance(node, ast.ImportFrom):
+            module = "protofed.(relative)" if node.level else node.module
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return {name.removeprefix("protofed.") for name in found if name.partition(".")[0] == "protofed"}
 
 
 def wrong_imports(source: str, own: str) -> list[str]:
@@ -74,6 +75,8 @@ def test_imports_go_down(path):
         ("measures", "import protofed.pictures.style"),
         ("studies", "from protofed.cli import app"),
         ("draws", "from protofed import core"),
+        ("engines", "from ..experiment.config import Config"),
+        ("engines", "import protofed"),
     ],
 )
 def test_a_planted_import_that_goes_up_or_sideways_is_found(own, line):

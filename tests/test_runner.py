@@ -199,6 +199,39 @@ def test_resume_refuses_rounds_without_a_checkpoint(tmp_path):
         run(SMALL, resume=True)
 
 
+def test_resume_without_a_checkpoint_and_without_rounds_starts_again_and_forgets_the_result(tmp_path):
+    class Stop(Watcher):
+        def round(self, row):
+            raise KeyboardInterrupt
+
+    run(SMALL, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    (tmp_path / "run" / "rounds.jsonl").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        run(SMALL, tmp_path / "run", resume=True, watchers=[Stop()])
+    assert not (tmp_path / "run" / "result.json").exists()
+    run(SMALL, tmp_path / "run", resume=True)
+    run(SMALL, tmp_path / "other")
+    assert without_seconds(tmp_path / "run") == without_seconds(tmp_path / "other")
+
+
+def test_every_watcher_is_closed_even_if_one_fails_and_others_are_refused():
+    closed = []
+
+    class Closing(Watcher):
+        def closed(self):
+            closed.append(self)
+            if len(closed) == 1:
+                raise RuntimeError("the first one fails")
+
+    watchers = [Closing(), Closing()]
+    with pytest.raises(RuntimeError, match="the first one fails"):
+        run({**SMALL, "run": {"rounds": 1}}, watchers=watchers)
+    assert closed == watchers
+    with pytest.raises(UserError, match="watchers: got a object; must be of a subclass of protofed.Watcher"):
+        run(SMALL, watchers=[object()])
+
+
 def test_the_hash_knows_the_data():
     first, second = federation(), federation()
     assert first.describe()["sha256"] == second.describe()["sha256"]

@@ -39,9 +39,18 @@ def test_tensorboard_has_the_numbers_of_the_rounds(tmp_path):
 
 def test_what_is_not_finite_is_no_point_as_in_the_rounds(tmp_path):
     board = TensorBoard(tmp_path / "tensorboard")
+    board.started(None, None, (), ())
     board.round({"round": 1, "loss": {"pull": math.nan}, "up_params": 3})
     board.closed()
     assert shown(tmp_path) == {"up_params": [(1, 3.0)]}
+
+
+def test_a_resume_that_is_refused_leaves_the_files_alone(tmp_path):
+    run(rounds(2), tmp_path / "run")
+    before = shown(tmp_path / "run")
+    with pytest.raises(UserError, match=r"run\.rounds: got 1"):
+        run(rounds(1), tmp_path / "run", resume=True)
+    assert shown(tmp_path / "run") == before
 
 
 def test_a_resumed_run_has_every_round_once_and_may_begin_or_leave_off(tmp_path):

@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any
 from protofed.cli.listing import first_line
 from protofed.data.partitions import PARTITIONS
 from protofed.experiment.options import option_descriptions, toml_value
-from protofed.experiment.sections import DataSection, EngineSection, EvalSection, RunSection, SystemSection
+from protofed.experiment.sections import SECTIONS
 from protofed.methods import METHODS
 from protofed.nets import NETS
-from protofed.training import TrainSection
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
 
-_SECTIONS: dict[str, Any] = {
-    "run": RunSection,
-    "data": DataSection,
-    "train": TrainSection,
-    "eval": EvalSection,
-    "system": SystemSection,
-    "engine": EngineSection,
-}
 _REGISTRIES: dict[str, dict[str, Any]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
 """Sections with a `name` that decides which other keys they have."""
 
@@ -36,9 +27,10 @@ def template(config: Config, file: str) -> str:
         f"# Every key is optional: a key that is left out has its default, which is {shown}.",
     ]
     for section, table in config.table().items():
+        kind: Any
         lines += ["", f"[{section}]"]
-        if section in _SECTIONS:
-            kind, keys = _SECTIONS[section], list(table)
+        if section in SECTIONS:
+            kind, keys = SECTIONS[section], list(table)
         else:
             registry = _REGISTRIES[section]
             kind, keys = registry[table["name"]], [key for key in table if key != "name"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _STACKABLE_STEP = 50e6
 """Multiplications per step below which calling torch costs as much as computing, so that stacking pays off."""
 ENGINES = {"loop": Loop, "stacked": Stacked}
-"""The engines by name; this is the only registry."""
+"""The engines by name. `experiment.sections.EngineSection` and `choose_engine` list the names for type checks."""
 _WORTH_WORKERS = 1e9
 """Multiplications per round above which worker processes pay off."""
 

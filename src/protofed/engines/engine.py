@@ -65,14 +65,6 @@ class Evaluation(NamedTuple):
 class Engine(Protocol):
     """Trains and evaluates clients, and holds what they keep. Messages are given by client number."""
 
-    def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
-        """Which clients are trained together. Results depend on it, so it must not depend on the number of workers."""
-        ...
-
-    def train_group(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
-        """Train the clients of one group."""
-        ...
-
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Train all clients that were sent a message, and return what they send back."""
         ...
@@ -89,14 +81,26 @@ class Engine(Protocol):
         """What each client that has joined keeps."""
         ...
 
-    def update(self, kept: Mapping[int, Any]) -> None:
-        """Replace what these clients keep."""
-        ...
-
     def restore(self, kept: Mapping[int, Any]) -> None:
         """Replace what all clients keep."""
         ...
 
     def close(self) -> None:
         """Release processes and memory."""
+        ...
+
+
+class GroupEngine(Engine, Protocol):
+    """An engine whose work can be given out in groups of clients, as `Pool` does."""
+
+    def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
+        """Which clients are trained together. Results depend on it, so it must not depend on the number of workers."""
+        ...
+
+    def train_group(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
+        """Train the clients of one group."""
+        ...
+
+    def update(self, kept: Mapping[int, Any]) -> None:
+        """Replace what these clients keep."""
         ...

@@ -8,12 +8,10 @@ Messages between the processes are flat tensors and JSON.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import multiprocessing as mp
 import os
 import signal
-import sys
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,6 +23,7 @@ from safetensors.torch import load
 
 from protofed.core import Upload
 from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split
+from protofed.engines.threads import ends_with
 from protofed.errors import UserError
 from protofed.messages import group_by_first_name, to_bytes, unflatten
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from protofed.engines.engine import Engine
+    from protofed.engines.engine import GroupEngine
     from protofed.engines.scoring import Hits
 
 _TRIES = 3
@@ -71,11 +70,15 @@ class Worker(NamedTuple):
 class Pool:
     """Runs an engine's work in several processes. `sizes`: the number of examples of each client."""
 
-    def __init__(self, inner: Engine, types: Mapping[str, Any], sizes: Sequence[int], workers: int) -> None:
+    def __init__(self, inner: GroupEngine, types: Mapping[str, Any], sizes: Sequence[int], workers: int) -> None:
         self.inner, self.types, self.sizes = inner, types, sizes
         self.workers: list[Worker] = []
-        for _ in range(workers):
-            self.workers.append(self.start_worker())
+        try:
+            for _ in range(workers):
+                self.workers.append(self.start_worker())
+        except BaseException:
+            self.close()
+            raise
 
     def start_worker(self) -> Worker:
         """Fork a new worker."""
@@ -99,26 +102,13 @@ class Pool:
     def state(self) -> dict[int, Any]:
         return self.inner.state()
 
-    def update(self, kept: Mapping[int, Any]) -> None:
-        self.inner.update(kept)
-
     def restore(self, kept: Mapping[int, Any]) -> None:
         self.inner.restore(kept)
 
-    def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
-        return self.inner.groups(round, downs, plan)
-
-    def train_group(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
-        return self._train_groups(round, [list(downs)], downs, plan)
-
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
-        return self._train_groups(round, self.groups(round, downs, plan), downs, plan)
-
-    def _train_groups(
-        self, round: int, groups: Sequence[list[int]], downs: Mapping[int, Any], plan: RoundPlan
-    ) -> list[Report]:
-        """Train groups of clients, those with the most examples first."""
+        """Train the inner engine's groups of clients, those with the most examples first."""
         epochs = {str(client): number for client, number in plan.epochs.items()}
+        groups = self.inner.groups(round, downs, plan)
         jobs = [Job("train", round, group, sorted(plan.examined), epochs) for group in groups]
         jobs.sort(key=lambda job: -sum(self.sizes[client] for client in job.clients))
         reports = []
@@ -204,14 +194,6 @@ class Pool:
         return about, {"down": {str(number): down for number, down in enumerate(different)}, "kept": kept}
 
 
-def ends_with(parent: int) -> None:
-    """Let this process end when its parent ends, for whatever reason."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _send(connection: Connection, about: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """Send JSON and tensors."""
     text, tensors = json.dumps(about).encode(), to_bytes(dict(tree))  # both are made before either is sent
@@ -226,7 +208,7 @@ def _receive(connection: Connection) -> tuple[dict[str, Any], dict[str, dict[str
 
 
 def _serve(
-    engine: Engine, types: Mapping[str, Any], connection: Connection, others: Sequence[Connection], parent: int
+    engine: GroupEngine, types: Mapping[str, Any], connection: Connection, others: Sequence[Connection], parent: int
 ) -> None:
     """The main loop of a worker: receive a job, do it, answer. It ends when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
@@ -248,7 +230,7 @@ def _serve(
 
 
 def _work(
-    engine: Engine, types: Mapping[str, Any], job: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensors]]
+    engine: GroupEngine, types: Mapping[str, Any], job: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensors]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The answer to a job: JSON, and tensors."""
     sent, kept = tensors.get("down", {}), tensors.get("kept", {})
@@ -259,7 +241,13 @@ def _work(
     if job["kind"] == "train":
         plan = RoundPlan(job["examined"], {int(client): epochs for client, epochs in job["epochs"].items()})
         reports = engine.train_group(job["round"], downs, plan)
-        entries = [{**_without_message(report.upload), **report._asdict(), "upload": None} for report in reports]
+        entries = [
+            {
+                **{key: getattr(report.upload, key) for key in ("client", "num_examples", "steps", "work")},
+                **{key: getattr(report, key) for key in ("terms", "examples_seen", "hits")},
+            }
+            for report in reports
+        ]
         uploads = {str(report.upload.client): report.upload.message for report in reports}
         changed = job["clients"]
     else:
@@ -272,8 +260,3 @@ def _work(
     state = engine.state()
     about = {"clients": entries, "kept": changed}
     return about, {"up": uploads, "kept": {str(client): state[client] for client in changed}}
-
-
-def _without_message(upload: Upload[Any]) -> dict[str, Any]:
-    """The numbers of an upload."""
-    return {key: value for key, value in upload._asdict().items() if key != "message"}

@@ -4,7 +4,10 @@ every machine. Only pre-training uses more.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -30,3 +33,11 @@ def one_thread() -> AbstractContextManager[None]:
 def cores() -> int:
     """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def ends_with(parent: int) -> None:
+    """Let this process end when its parent ends, for whatever reason."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)

@@ -18,11 +18,11 @@ from protofed.experiment.members import Members
 from protofed.experiment.roster import clients_per_round
 from protofed.experiment.runner import Runner
 from protofed.experiment.tensorboard import require_tensorboard
+from protofed.experiment.watchers import Watcher
 
 if TYPE_CHECKING:
     from protofed.experiment.federation import Federation
     from protofed.experiment.results import Result
-    from protofed.experiment.watchers import Watcher
 
 
 def run(
@@ -41,6 +41,11 @@ def run(
     """
     if resume and out is None:
         raise UserError("resume=True continues the run in the folder `out`, but got out=None. Give the folder.")
+    for watcher in watchers:
+        if not isinstance(watcher, Watcher):
+            raise UserError(
+                f"watchers: got a {type(watcher).__name__}; must be objects of a subclass of protofed.Watcher."
+            )
     if federation is not None and not hasattr(federation, "members"):
         raise UserError(f"federation: got a {type(federation).__name__}; must be a protofed.Federation.")
     if not isinstance(config, Config):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from protofed.experiment.roster import clients_per_round, draw_roster
 from protofed.experiment.tensorboard import TensorBoard
 from protofed.experiment.watchers import Watcher
 from protofed.messages import share_equal_messages
+from protofed.prototypes import Prototypes
 from protofed.trust.guard import sift
 
 
@@ -57,10 +59,11 @@ class Runner:
         self.engine = make_engine(config.engine.name, workers, members, self.method, config.train, config.run.seed)
 
     def close(self) -> None:
-        """Release the engine and the watchers."""
-        self.engine.close()
-        for watcher in self.watchers:
-            watcher.closed()
+        """Release the engine, then the watchers, even if one of them fails."""
+        with ExitStack() as stack:
+            for watcher in reversed(self.watchers):
+                stack.callback(watcher.closed)
+            stack.callback(self.engine.close)
 
     def start(self) -> None:
         """Write the state before the first round, so that there always is one to resume from."""
@@ -74,13 +77,9 @@ class Runner:
         folder = self.folder
         assert folder is not None
         checkpoint = latest_checkpoint(folder.checkpoints, self.method, self.config.digest())
-        if checkpoint is None:
-            if folder.rounds():
-                raise UserError(f"{folder.checkpoints} is empty, but {folder.path} has rounds. Start a new run.")
-            folder.write_config(self.config.table())
-            self.start()
-            return
-        done, wanted = checkpoint.rounds, self.config.run.rounds
+        if checkpoint is None and folder.rounds():
+            raise UserError(f"{folder.checkpoints} is empty, but {folder.path} has rounds. Start a new run.")
+        done, wanted = checkpoint.rounds if checkpoint else 0, self.config.run.rounds
         rows = folder.rounds()[:done]
         if len(rows) < done:
             raise UserError(
@@ -88,11 +87,12 @@ class Runner:
             )
         if done > wanted:
             raise UserError(f"run.rounds: got {wanted}, but {folder.path} has {done}. Use {done} or more.")
-        if checkpoint.damaged:
+        if checkpoint and checkpoint.damaged:
             remove_checkpoints(folder.checkpoints, checkpoint.damaged)
             self.notes.append(f"damaged and computed again: checkpoint {', '.join(checkpoint.damaged)}")
-        self.server = checkpoint.server
-        self.engine.restore(checkpoint.kept)
+        if checkpoint:
+            self.server = checkpoint.server
+            self.engine.restore(checkpoint.kept)
         self.rounds = [self._as_if_uninterrupted(row) for row in rows]
         if done < wanted:
             folder.remove_results()
@@ -100,6 +100,8 @@ class Runner:
             folder.remove_traces(n for n in folder.traced_rounds() if n >= done and not self._is_due(n, every))
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
+        if checkpoint is None:  # the run was stopped before its first checkpoint
+            self.start()
 
     def _write_checkpoint(self, folder: Folder) -> None:
         digest = self.config.digest()
@@ -123,7 +125,7 @@ class Runner:
     def go(self) -> Result:
         """Do the remaining rounds, then compute the final figures."""
         for watcher in self.watchers:
-            watcher.started(self.config, self.members, self.rounds, self.notes)
+            watcher.started(self.config, self.members, tuple(self.rounds), tuple(self.notes))
         for number in range(len(self.rounds), self.config.run.rounds):
             row = self.one_round(number)
             self.rounds.append(row)
@@ -191,7 +193,7 @@ class Runner:
         row["rejected"] = {str(client): reason for client, reason in rejected.items()}
         return row | {"seconds": time.perf_counter() - began}
 
-    def server_prototypes(self) -> Any:
+    def server_prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them."""
         return self.method.server_prototypes(self.members.nets[0], self.server)
 

@@ -46,13 +46,15 @@ class TensorBoard(Watcher):
     """Writes event files into a folder. A resumed run writes those of its earlier rounds again."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        if folder.exists():
-            shutil.rmtree(folder)
-        self.writer = SummaryWriter(str(folder))
+        self.folder = folder
+        self.writer: Any = None  # until the run starts: a run that is refused leaves earlier files alone
 
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.writer = SummaryWriter(str(self.folder))
         for row in rounds:
             self.round(row)
 
@@ -62,4 +64,5 @@ class TensorBoard(Watcher):
         self.writer.flush()
 
     def closed(self) -> None:
-        self.writer.close()
+        if self.writer:
+            self.writer.close()

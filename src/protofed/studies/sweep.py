@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from protofed.engines.pool import ends_with
+from protofed.engines.threads import ends_with
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json, write_atomically

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.messages import leaves
+from protofed.messages import flatten, leaves
 from protofed.prototypes import Prototypes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def sift(uploads: Sequence[Upload[Any]]) -> tuple[list[Upload[Any]], dict[int, s
     for client, structure in structures.items():
         if structure != (usual := most_common[0][0]):
             name, _ = min(set(structure) ^ set(usual))
-            rejected[client] = f"{name} does not have the shape that the other clients sent"
+            rejected[client] = f"{name or 'the message'} does not have the names or shapes that the other clients sent"
     return [upload for upload in sane if upload.client not in rejected], rejected
 
 
@@ -36,13 +36,12 @@ def _complaint(upload: Upload[Any]) -> str | None:
     """What is wrong with an upload, looked at alone."""
     if upload.num_examples < 0:
         return f"num_examples is {upload.num_examples}"
+    for name, tensor in flatten(upload.message).items():
+        if not torch.isfinite(tensor).all():
+            return f"{name or 'the message'} is not finite"
     for name, leaf in leaves(upload.message):
-        tensors = leaf.pack() if isinstance(leaf, Prototypes) else {"": leaf}
-        for part, value in tensors.items():
-            if not torch.isfinite(value).all():
-                return f"{f'{name}/{part}'.strip('/')} is not finite"
         if isinstance(leaf, Prototypes) and (leaf.support < 0).any():
-            return f"{f'{name}/support'.strip('/')} is negative"
+            return f"{name or 'the message'} has a negative support"
     return None
 
 
