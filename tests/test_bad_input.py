@@ -85,7 +85,7 @@ ALONE = "The experiment has a problem:\n  - "
         (["partition.ways=11"], "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
         (
             ["data.clients=2000"],
-            "data.clients: got 2000, but there are 1,442 training examples. Use 1442 clients or fewer.",
+            "data.clients: got 2000, but there are 1,442 training examples. Use 1,442 clients or fewer.",
         ),
         (
             ["data.clients=200", "partition.name=dirichlet"],

@@ -228,7 +228,7 @@ def test_every_watcher_is_closed_even_if_one_fails_and_others_are_refused():
     with pytest.raises(RuntimeError, match="the first one fails"):
         run({**SMALL, "run": {"rounds": 1}}, watchers=watchers)
     assert closed == watchers
-    with pytest.raises(UserError, match="watchers: got a object; must be of a subclass of protofed.Watcher"):
+    with pytest.raises(UserError, match=r"watchers: got a object; must be of a subclass of protofed\.Watcher"):
         run(SMALL, watchers=[object()])
 
 

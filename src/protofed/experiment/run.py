@@ -43,9 +43,7 @@ def run(
         raise UserError("resume=True continues the run in the folder `out`, but got out=None. Give the folder.")
     for watcher in watchers:
         if not isinstance(watcher, Watcher):
-            raise UserError(
-                f"watchers: got a {type(watcher).__name__}; must be objects of a subclass of protofed.Watcher."
-            )
+            raise UserError(f"watchers: got a {type(watcher).__name__}; must be of a subclass of protofed.Watcher.")
     if federation is not None and not hasattr(federation, "members"):
         raise UserError(f"federation: got a {type(federation).__name__}; must be a protofed.Federation.")
     if not isinstance(config, Config):
