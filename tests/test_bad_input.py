@@ -12,7 +12,7 @@ from protofed.data.sources import SOURCES
 from protofed.nets import NETS
 from test_cli import protofed as command  # noqa: F401
 
-SAMPLE = "must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"
+SAMPLE = "must be a fraction of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients"
 MNIST = (
     "mnist: there is neither mnist.npz nor train-images-idx3-ubyte(.gz) in none. Get the four files as published by "
     "LeCun et al. (yann.lecun.com/exdb/mnist) and set data.root or $PROTOFED_DATA to the folder that has them, or use "
@@ -69,15 +69,15 @@ ALONE = "The experiment has a problem:\n  - "
             ALONE + f'data.name: there is no "minst". Did you mean "mnist"? Known: {", ".join(sorted(SOURCES))}.',
         ),
         # Wrong types
-        (["train.batch=big"], ALONE + 'train.batch: got "big", must be a whole number'),
-        (["run.rounds=2.5"], ALONE + "run.rounds: got 2.5, must be a whole number"),
-        (["run.seed=true"], ALONE + "run.seed: got true, must be a whole number"),
-        (["net.hidden=7"], ALONE + "net.hidden: got 7, must be a list"),
-        (["train.drop_last=1"], ALONE + "train.drop_last: got 1, must be true or false"),
+        (["train.batch=big"], ALONE + 'train.batch: got "big"; must be a whole number'),
+        (["run.rounds=2.5"], ALONE + "run.rounds: got 2.5; must be a whole number"),
+        (["run.seed=true"], ALONE + "run.seed: got true; must be a whole number"),
+        (["net.hidden=7"], ALONE + "net.hidden: got 7; must be a list"),
+        (["train.drop_last=1"], ALONE + "train.drop_last: got 1; must be true or false"),
         # Impossible values
-        (["run.rounds=0"], ALONE + "run.rounds: got 0, must be 1 or more"),
-        (["train.lr=nan"], ALONE + "train.lr: got nan, must be a finite number"),
-        (["method.pull=-inf"], ALONE + "method.pull: got -inf, must be a finite number"),
+        (["run.rounds=0"], ALONE + "run.rounds: got 0; must be 1 or more"),
+        (["train.lr=nan"], ALONE + "train.lr: got nan; must be a finite number"),
+        (["method.pull=-inf"], ALONE + "method.pull: got -inf; must be a finite number"),
         (["run.sample=0"], ALONE + f"run.sample: got 0, {SAMPLE}"),
         (["run.sample=0.0"], ALONE + f"run.sample: got 0.0, {SAMPLE}"),
         (["run.sample=1.5"], ALONE + f"run.sample: got 1.5, {SAMPLE}"),
@@ -141,7 +141,7 @@ ALONE = "The experiment has a problem:\n  - "
         # All at once
         (
             ["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"],
-            'The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean "net"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - run.rounds: got 0, must be 1 or more\n  - train.lr: got "fast", must be a number\n  - method.name: there is no "x". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
+            'The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean "net"? Known: data, engine, eval, method, net, partition, run, system, train.\n  - run.rounds: got 0; must be 1 or more\n  - train.lr: got "fast"; must be a number\n  - method.name: there is no "x". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -67,10 +67,10 @@ def test_every_recipe_is_valid(recipe):
         ),
         (
             {"run": {"sample": "half"}},
-            'run.sample: got "half", must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients',
+            'run.sample: got "half"; must be a fraction of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients',
         ),
-        ({"run": 3}, "[run]: got 3, must be a table of keys"),
-        ({"net": 3}, "[net]: got 3, must be a table with a name, or a list of them ([[net]])"),
+        ({"run": 3}, "[run]: got 3; must be a table of keys"),
+        ({"net": 3}, "[net]: got 3; must be a table with a name, or a list of them ([[net]])"),
         (
             {"method": {"name": "fedporto"}},
             'method.name: there is no "fedporto". Did you mean "fedproto"? Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
@@ -89,28 +89,28 @@ def test_every_recipe_is_valid(recipe):
             {"method": {"distance": "sqared"}},
             'method.distance: got "sqared". Did you mean "squared"? Known: emd, l1, l2, mse, squared.',
         ),
-        ({"method": {"pull": -1.0}}, "method.pull: got -1.0, must be 0 or more"),
-        ({"run": {"rounds": 0}}, "run.rounds: got 0, must be 1 or more"),
-        ({"run": {"seed": True}}, "run.seed: got true, must be a whole number"),
+        ({"method": {"pull": -1.0}}, "method.pull: got -1.0; must be 0 or more"),
+        ({"run": {"rounds": 0}}, "run.rounds: got 0; must be 1 or more"),
+        ({"run": {"seed": True}}, "run.seed: got true; must be a whole number"),
         (
             {"run": {"sample": 0}},
-            "run.sample: got 0, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients",
+            "run.sample: got 0; must be a fraction of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients",
         ),
         (
             {"run": {"sample": 1.5}},
-            "run.sample: got 1.5, must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients",
+            "run.sample: got 1.5; must be a fraction of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients",
         ),
-        ({"train": {"lr": float("nan")}}, "train.lr: got nan, must be a finite number"),
-        ({"train": {"lr": "fast"}}, 'train.lr: got "fast", must be a number'),
-        ({"train": {"momentum": 1.0}}, "train.momentum: got 1.0, must be below 1"),
-        ({"train": {"batch": 2.5}}, "train.batch: got 2.5, must be a whole number"),
-        ({"net": {"hidden": 7}}, "net.hidden: got 7, must be a list"),
-        ({"train": {"decay": 2}}, "train.decay: got 2, must be 1 or less"),
-        ({"net": {"share": 2e6}}, "net.share: got 2000000.0, must be 1000000 or less"),
-        ({"data": {"root": 3}}, "data.root: got 3, must be text in quotes"),
-        ({"data": {"name": None}}, "data.name: got None, must be text in quotes"),
-        ({"method": None}, "[method]: got None, must be a table of keys"),
-        ({"net": [{"share": 0}]}, "net.share: got 0, must be above 0"),
+        ({"train": {"lr": float("nan")}}, "train.lr: got nan; must be a finite number"),
+        ({"train": {"lr": "fast"}}, 'train.lr: got "fast"; must be a number'),
+        ({"train": {"momentum": 1.0}}, "train.momentum: got 1.0; must be below 1"),
+        ({"train": {"batch": 2.5}}, "train.batch: got 2.5; must be a whole number"),
+        ({"net": {"hidden": 7}}, "net.hidden: got 7; must be a list"),
+        ({"train": {"decay": 2}}, "train.decay: got 2; must be 1 or less"),
+        ({"net": {"share": 2e6}}, "net.share: got 2000000.0; must be 1000000 or less"),
+        ({"data": {"root": 3}}, "data.root: got 3; must be text in quotes"),
+        ({"data": {"name": None}}, "data.name: got None; must be text in quotes"),
+        ({"method": None}, "[method]: got None; must be a table of keys"),
+        ({"net": [{"share": 0}]}, "net.share: got 0; must be above 0"),
     ],
 )
 def test_messages_name_the_key_what_was_got_and_what_would_do(table, message):
@@ -159,7 +159,7 @@ def test_an_option_without_a_default_must_be_set(monkeypatch):
     monkeypatch.setitem(METHODS, "demanding", Demanding)
     message = "method.strength: missing. It has no default, so it must be set."
     assert problems({"method": {"name": "demanding"}}) == [message]
-    assert problems({"method": {"name": "demanding", "strength": -1}}) == ["method.strength: got -1, must be 0 or more"]
+    assert problems({"method": {"name": "demanding", "strength": -1}}) == ["method.strength: got -1; must be 0 or more"]
     method = Config.of({"method": {"name": "demanding", "strength": 2, "mu": 3.0}}).method
     assert method == Demanding(strength=2.0, mu=3.0, layers=(1, 2))
 

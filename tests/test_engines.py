@@ -356,7 +356,7 @@ def test_the_choice_is_written_down(tmp_path):
     protofed.run({**SMALL, "engine": {"name": "auto"}}, tmp_path / "run")
     stored = Config.load(tmp_path / "run" / "config.toml").engine
     assert stored.name == "stacked"
-    assert "stacking saves calls" in stored.reason
+    assert "training them together is faster" in stored.reason
     protofed.run(
         {**SMALL, "run": {"rounds": 4}, "engine": {"name": "auto", "workers": 2}}, tmp_path / "run", resume=True
     )

@@ -235,7 +235,7 @@ def test_deal_by_hand():
         (ByDomain(), 2, "data.clients: got 2, but there are 3 domains (a, b, c). Use 3 or more."),
         (Natural(), 4, "data.clients: got 4, but the data have 3 groups. Use 3 or fewer."),
         (Pooled(), 4, "data.clients: got 4, but partition pooled has one client. Leave data.clients out."),
-        (Iid(), 3000, "data.clients: got 3000, but there are 2,000 training examples. Use 2000 clients or fewer."),
+        (Iid(), 3000, "data.clients: got 3000, but there are 2,000 training examples. Use 2,000 clients or fewer."),
         (
             Dirichlet(smallest=100),
             50,

@@ -212,7 +212,7 @@ def test_a_dataset_no_better_than_the_majority_class_is_named():
             ["--data", "tints", "--net", "resnet"],
             'The experiment has a problem:\n  - net.name: there is no "resnet". Did you mean "resnet18"? Known: cnn, ',
         ),
-        (["--data", "tints", "--lr", "0"], "The experiment has a problem:\n  - train.lr: got 0.0, must be above 0\n"),
+        (["--data", "tints", "--lr", "0"], "The experiment has a problem:\n  - train.lr: got 0.0; must be above 0\n"),
         (
             ["--data", "tints", "--set", "net.stem=cfar"],
             'The experiment has a problem:\n  - net.stem: got "cfar". Did you mean "cifar"? Known: cifar, imagenet.\n',

@@ -129,7 +129,7 @@ def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
     notes = [
         "By head, by prototype: mean accuracy ± standard deviation over clients, each on its own test set. Server: the "
         "server's own model on the balanced test set, or on all clients' test sets if there is none. Sent up: numbers "
-        "per round, from all clients together. MB: sent in both directions during the complete run."
+        "per round, from all clients together. MB: sent in both directions over the whole run."
     ]
     if any(result["personal"].get("v") is not None for result in results):
         notes.append(

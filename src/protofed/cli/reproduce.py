@@ -40,8 +40,8 @@ def reproduce_command(
 ) -> None:
     """Reproduce a table or figure of the papers, two runs at a time, and show it next to the published numbers.
 
-    An interrupted command is continued by the same command. With --kept docs/results/data/NAME.json a table that was
-    computed before is shown at once.
+    To continue after an interruption, run the same command again. With --kept docs/results/data/NAME.json a table
+    that was computed before is shown at once.
     """
     from rich.console import Console
 

@@ -28,8 +28,8 @@ def sweep_command(
 ) -> None:
     """Run every combination of values with several seeds, two runs at a time, and compare the settings.
 
-    An interrupted sweep is continued by the same command. Settings are compared seed by seed: runs with the same seed
-    have the same partition, the same clients per round and the same batches.
+    To continue an interrupted sweep, run the same command again. Settings are compared seed by seed: runs with the same
+    seed have the same partition, the same clients per round and the same batches.
     """
     from rich.console import Console
 

@@ -33,8 +33,10 @@ def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tu
     if clients_per_round < 2:
         return "loop", "one client per round"
     if step > _STACKABLE_STEP:
-        return "loop", f"a step has {step / 1e6:,.0f} million multiplications, so that stacking would not save time"
-    return "stacked", f"a step has {step / 1e6:,.1f} million multiplications, so that stacking saves calls"
+        size = f"{step / 1e6:,.0f} million multiplications per step"
+        return "loop", f"the nets are large ({size}), so training them together is not faster"
+    size = f"{step / 1e6:,.1f} million multiplications per step"
+    return "stacked", f"the nets are small ({size}), so training them together is faster"
 
 
 def choose_workers(nets: Sequence[Net], train: Sequence[Examples], epochs: int, clients_per_round: int) -> int:

@@ -79,7 +79,7 @@ class Config:
                 problem = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
                 problems.append(f"[{name}]: {problem}. {did_you_mean(name, names)}")
             elif name != "net" and not isinstance(value, Mapping):
-                problems.append(f"[{name}]: got {toml_value(value)}, must be a table of keys")
+                problems.append(f"[{name}]: got {toml_value(value)}; must be a table of keys")
         tables = {name: _without_retired(name, value) for name, value in table.items() if isinstance(value, Mapping)}
         sections: dict[str, Any] = {
             name: check(name, kind, tables.get(name, {}), problems) for name, kind in SECTIONS.items()
@@ -232,7 +232,7 @@ def _choose_nets(value: Any, registry: Mapping[str, type[Any]], problems: list[s
     """The nets of [net], or of several [[net]] tables."""
     tables = value if isinstance(value, list) else [value]
     if not tables or not all(isinstance(table, Mapping) for table in tables):
-        problems.append(f"[net]: got {toml_value(value)}, must be a table with a name, or a list of them ([[net]])")
+        problems.append(f"[net]: got {toml_value(value)}; must be a table with a name, or a list of them ([[net]])")
         return ()
     choices = []
     for number, table in enumerate(tables, 1):

@@ -127,4 +127,4 @@ def _explain_problem(section: str, owner: str, kind: Any, error: ErrorDetails) -
         return f"{section}.{key}: got {toml_value(value)}. {did_you_mean(str(value), choices)}"
     template = _REQUIREMENTS.get(error["type"])
     requirement = template.format(**context) if template else error["msg"]
-    return f"{section}.{key}: got {toml_value(value)}, {requirement}"
+    return f"{section}.{key}: got {toml_value(value)}; {requirement}"

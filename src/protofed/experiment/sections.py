@@ -22,7 +22,7 @@ def _share_or_number(value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
         return value
-    raise ValueError("must be a share of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients")
+    raise ValueError("must be a fraction of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients")
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class RunSection:
     rounds: Annotated[int, Ge(1)] = 50
     """number of rounds"""
     sample: Annotated[int | float, BeforeValidator(_share_or_number)] = 1.0
-    """clients per round: a share (1.0 is all clients, 0.1 a tenth of them) or a whole number (1 is a single client)"""
+    """clients per round: a fraction (1.0 is all clients, 0.1 a tenth of them) or a whole number (1 is one client)"""
     sampling: Literal["uniform", "by_size"] = "uniform"
-    """uniform: every client is equally likely; by_size: with probability proportional to its training examples"""
+    """uniform: every client is equally likely; by_size: with probability proportional to its examples"""
     eval_every: Annotated[int, Ge(1)] = 1
-    """number of rounds between two tests of the clients; they are also tested after the last round"""
+    """test the clients every this many rounds, and after the last"""
     checkpoint_every: Annotated[int, Ge(1)] = 1
-    """number of rounds between two checkpoints, from which --resume continues; the last round has one, too"""
+    """write a checkpoint, from which --resume continues, every this many rounds, and after the last"""
     trace_every: Annotated[int, Ge(0)] = 0
-    """number of rounds between two copies of the server's prototypes in trace/, also after the last round; 0: none"""
+    """save the server's prototypes to trace/ every this many rounds, and after the last; 0: never"""
     tensorboard: bool = False
-    """whether tensorboard/ gets the numbers of rounds.jsonl for TensorBoard (extra protofed[tensorboard])"""
+    """whether to write the numbers of rounds.jsonl to tensorboard/, too (needs protofed[tensorboard])"""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class DataSection:
     limit: Annotated[int, Ge(0)] = 0
     """number of training examples to use, drawn at random with run.seed; 0: all"""
     encoder: str = ""
-    """file of `protofed export` or `pretrain`; its frozen body turns the inputs into features, once; "": no encoder"""
+    """file written by `protofed export` or `pretrain`; its frozen body turns inputs into features, once; "": none"""
     normalise: Literal["dataset", "client"] = "dataset"
-    """dataset: as docs/data.md says, mostly by constants; client: by each client's own means and standard deviations"""
+    """dataset: with the constants listed in docs/data.md; client: with each client's own means and deviations"""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class EvalSection:
     """The [eval] section: how clients are tested."""
 
     test: Literal["dataset", "own"] = "dataset"
-    """dataset: clients are tested on their part of the dataset's test set; own: on a fifth of each class they hold"""
+    """dataset: clients are tested on their part of the dataset's test set; own: on a held-out fifth of their own"""
     validation: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """share of its training examples that every client sets aside to choose the best round"""
+    """fraction of its training examples that every client sets aside to choose the best round"""
     personal: bool = False
     """whether each client's latest model is scored on the balanced test set, as in FedNH; takes one pass per client"""
     clients: Literal["all", "round"] = "all"
-    """personal models to score; all: of all clients (if never trained, the initial one); round: of the last round's"""
+    """whose models `personal` scores; all: all clients' (never trained: the initial one); round: the last round's"""
     reporting: Reporting = "clients"
     """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
 
@@ -86,7 +86,7 @@ class SystemSection:
     """The [system] section: clients that are slow."""
 
     slow: Annotated[float, Ge(0), Le(1)] = 0.0
-    """share of a round's clients that are slow, drawn per round; they train for 0 to train.epochs epochs, at random"""
+    """fraction of a round's clients that are slow; each trains for a random number of epochs, 0 to train.epochs"""
     late: Literal["keep", "drop"] = "keep"
     """keep: the partial work of slow clients counts; drop: slow clients are left out of the round"""
 
@@ -98,9 +98,9 @@ class EngineSection:
     name: Literal["auto", "loop", "stacked"] = "auto"
     """loop: one client after another; stacked: clients with the same net at once; auto: chosen by a fixed rule"""
     workers: Annotated[int, Ge(0)] = 0
-    """number of processes; 0: one per core if the work is worth it; the result does not depend on it"""
+    """number of processes; 0: one per core if the run is large enough to benefit; results do not depend on it"""
     reason: str = ""
-    """why `auto` chose this engine; written by the run"""
+    """why `auto` chose this engine; filled in by the run, leave it empty"""
 
 
 @dataclass(frozen=True)

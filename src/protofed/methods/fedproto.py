@@ -56,7 +56,7 @@ class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
     needs: ClassVar[Needs] = "equal dim"
 
     pull: Annotated[float, Ge(0)] = 1.0
-    """λ of Eq. (7): weight of the distance between embeddings and global prototypes; 0 is Local."""
+    """λ of Eq. (7): weight of the distance between embeddings and global prototypes; 0 is the method local."""
     pooling: Pooling = "clients"
     """Eq. (6): `clients` (code: plain mean over holders), `examples` (appendix: by |D_ij|), `written` (literally)."""
     distance: Distance = "mse"
