@@ -78,9 +78,9 @@ ALONE = "The experiment has a problem:\n  - "
         (["run.rounds=0"], ALONE + "run.rounds: got 0; must be 1 or more"),
         (["train.lr=nan"], ALONE + "train.lr: got nan; must be a finite number"),
         (["method.pull=-inf"], ALONE + "method.pull: got -inf; must be a finite number"),
-        (["run.sample=0"], ALONE + f"run.sample: got 0, {SAMPLE}"),
-        (["run.sample=0.0"], ALONE + f"run.sample: got 0.0, {SAMPLE}"),
-        (["run.sample=1.5"], ALONE + f"run.sample: got 1.5, {SAMPLE}"),
+        (["run.sample=0"], ALONE + f"run.sample: got 0; {SAMPLE}"),
+        (["run.sample=0.0"], ALONE + f"run.sample: got 0.0; {SAMPLE}"),
+        (["run.sample=1.5"], ALONE + f"run.sample: got 1.5; {SAMPLE}"),
         (["run.sample=21"], ALONE + "run.sample: got 21, but there are 20 clients. Use 20 or fewer."),
         (["partition.ways=11"], "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
         (
