@@ -106,6 +106,11 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
         (["--grid", "method.pull=0,1"], "sweep needs --grid section.key=a,b,c and --out FOLDER."),
         (["--grid", "method.pul=0,1", "--out", "s"], 'method.pul: unknown key. Did you mean "pull"?'),
         (["--grid", "method.pull=1,1", "--out", "s"], "--grid: a key lists the same value twice."),
+        (["--grid", "run.seed=1,2", "--out", "s"], "--grid run.seed=1,2: the seeds are chosen by --seeds N"),
+        (
+            ["--grid", "method.pull=1", "--grid", "method.pull=2", "--out", "s"],
+            "--grid method.pull=2: method.pull is given twice.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_run(words, message, command, tmp_path):  # noqa: F811

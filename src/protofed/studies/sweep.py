@@ -47,13 +47,17 @@ def grid_settings(words: Sequence[str]) -> list[str]:
     >>> grid_settings(["method.pull=0,1", "net.hidden=[8],[8,8]"])[1:3]
     ['method.pull=0 net.hidden=[8,8]', 'method.pull=1 net.hidden=[8]']
     """
-    choices = []
+    choices: dict[str, list[str]] = {}
     for word in words:
-        key, equals, values = word.partition("=")
+        key, equals, values = (part.strip() for part in word.partition("="))
         if not (equals and "." in key and values):
             raise UserError(f"--grid {word}: must look like section.key=a,b,c, for example --grid method.pull=0,1,2")
-        choices.append([f"{key.strip()}={value}" for value in _split_values(values)])
-    return [" ".join(combination) for combination in product(*choices)]
+        if key == "run.seed":
+            raise UserError(f"--grid {word}: the seeds are chosen by --seeds N, which gives 0 to N - 1.")
+        if key in choices:
+            raise UserError(f"--grid {word}: {key} is given twice. Give all its values at once, separated by commas.")
+        choices[key] = [f"{key}={value}" for value in _split_values(values)]
+    return [" ".join(combination) for combination in product(*choices.values())]
 
 
 def _split_values(values: str) -> list[str]:
