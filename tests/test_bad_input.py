@@ -126,7 +126,7 @@ ALONE = "The experiment has a problem:\n  - "
         # Nets
         (
             ["dims.toml"],
-            "fedproto cannot bring embeddings of different sizes together: clients 0-9 have mlp(dim=50) of dim 50, 10-19 mlp(dim=40) of dim 40. Give every net the same dim (net.dim).",
+            "fedproto needs embeddings of the same size: clients 0-9 have mlp(dim=50) of dim 50, 10-19 mlp(dim=40) of dim 40. Give every net the same dim (net.dim).",
         ),
         (
             ["nets.toml"],

@@ -320,7 +320,7 @@ def test_a_newcomer_brings_its_own_net_and_layers(run, digits):
         small = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10))
     found = join_run(run, *newcomer(digits, 3), net=module, epochs=1)
     assert found.model.net.name == "net (Sequential)"
-    with pytest.raises(UserError, match="cannot bring embeddings of different sizes together"):
+    with pytest.raises(UserError, match="needs embeddings of the same size"):
         join_run(run, *newcomer(digits, 3), net=small)
     layers = {name: value for name, value in run.state.model(0).params.items() if name.startswith("body.")}
     warm = join_run(run, *newcomer(digits, 3), layers={**layers, "head.out.bias": torch.zeros(3)}, epochs=1)
@@ -371,7 +371,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
         ),
         (
             ["--data", "good.npz", "--net", "mlp", "--set", "net.dim=9"],
-            "fedproto cannot bring embeddings of different sizes together: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9.",
+            "fedproto needs embeddings of the same size: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9.",
         ),
         (
             ["--data", "good.npz", "--set", "train.lr=1"],

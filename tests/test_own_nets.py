@@ -94,7 +94,7 @@ def test_embeddings_of_different_sizes_are_refused_with_names():
     with pytest.raises(UserError) as refused:
         protofed.run(federation=federation)
     assert str(refused.value) == (
-        "fedproto cannot bring embeddings of different sizes together: clients 0 have nets[0] (Sequential) of dim 6, "
+        "fedproto needs embeddings of the same size: client 0 has nets[0] (Sequential) of dim 6, "
         "1 nets[1] (Linear) of dim 7. Give every net the same dim (net.dim)."
     )
 

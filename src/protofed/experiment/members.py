@@ -179,7 +179,7 @@ class Members:
                 "Use one net, or a method that shares prototypes (fedproto)."
             )
         raise UserError(
-            f"{name} cannot bring embeddings of different sizes together: {self._nets_by_client(' of dim {net.dim}')}. "
+            f"{name} needs embeddings of the same size: {self._nets_by_client(' of dim {net.dim}')}. "
             "Give every net the same dim (net.dim)."
         )
 
@@ -191,12 +191,14 @@ class Members:
                 groups[-1].append(number)
             else:
                 groups.append([number])
+        first = "clients {} have" if len(groups[0]) > 1 else "client {} has"
         parts: list[str] = []
         for group in groups:
             net = self.nets[group[0]]
             clients = f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])
-            parts.append(f"{clients} {'have ' if not parts else ''}{net.name}{detail.format(net=net)}")
-        return f"clients {', '.join(parts)}"
+            holders = clients if parts else first.format(clients)
+            parts.append(f"{holders} {net.name}{detail.format(net=net)}")
+        return ", ".join(parts)
 
 
 def dataset_title(dataset: str, remark: str) -> str:
