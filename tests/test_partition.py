@@ -132,6 +132,20 @@ def test_dirichlet_test_sets_have_the_shares_of_the_training_sets():
         assert np.abs(mine - exam).max() <= 0.03  # rounding of a share of 50
 
 
+def test_dirichlet_can_ask_for_several_classes_per_client():
+    def fewest(seed, **options):
+        parts = split(Dirichlet(alpha=0.2, **options), clients=20, seed=seed)
+        return min(len(np.unique(TRAIN[part.train])) for part in parts)
+
+    without = [fewest(seed) for seed in range(12)]
+    assert min(without) == 1
+    assert min(fewest(seed, min_classes=2) for seed in range(12)) >= 2
+    enough = next(seed for seed in range(12) if without[seed] >= 2)  # the first draw is accepted: nothing changes
+    assert digest(split(Dirichlet(alpha=0.2, min_classes=2), 20, enough)) == digest(
+        split(Dirichlet(alpha=0.2), 20, enough)
+    )
+
+
 @given(SEEDS, st.integers(5, 12), st.integers(1, 10))
 @settings(max_examples=25, deadline=None)
 def test_shards_have_as_many_classes_as_asked_and_even_shares(seed, clients, ways):
@@ -247,6 +261,14 @@ def test_deal_by_hand():
             "partition.smallest: got 90, but in each of 1,000 draws of Dirichlet(0.01) over 20 clients and 2000 "
             "examples some client had fewer. Use a smaller number, a larger alpha or fewer clients.",
         ),
+        (
+            Dirichlet(alpha=0.1, smallest=2, min_classes=9),
+            20,
+            "partition.min_classes: got 9, but in each of 1,000 draws of Dirichlet(0.1) over 20 clients and 2000 "
+            "examples some client had fewer, or fewer than 2 examples. "
+            "Use a smaller number, a larger alpha or fewer clients.",
+        ),
+        (Dirichlet(min_classes=11), 8, "partition.min_classes: got 11, but there are 10 classes. Use 10 or fewer."),
     ],
 )
 def test_infeasible_requests_say_what_would_do(partition, clients, message):

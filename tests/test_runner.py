@@ -267,6 +267,11 @@ def test_evaluation_every_few_rounds_and_always_at_the_end():
     assert [row["accuracy_head"] is not None for row in runner.rounds] == [False, True, False, True, True]
 
 
+def test_evaluation_in_each_of_the_last_rounds():
+    runner = played(config(rounds=6, run={"eval_every": 4, "eval_last": 2}), federation())
+    assert [row["accuracy_head"] is not None for row in runner.rounds] == [False, False, False, True, True, True]
+
+
 def test_nan_upload_is_rejected_and_the_rest_goes_on():
     class Broken(FedProto):
         def upload(self, trained):

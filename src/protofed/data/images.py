@@ -90,7 +90,7 @@ CIFAR10 = ImageFile(
     32,
     "www.cs.toronto.edu/~kriz/cifar.html",
     (0.4914, 0.4822, 0.4465),
-    (0.247, 0.2435, 0.2616),
+    (0.2023, 0.1994, 0.201),
     remark="subset",
 )
 CIFAR100 = ImageFile(

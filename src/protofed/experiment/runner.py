@@ -111,12 +111,17 @@ class Runner:
         """Whether something that happens every so many rounds, and after the last, happens after round `number`."""
         return every > 0 and (number % every == 0 or number == self.config.run.rounds)
 
+    def _is_tested(self, number: int) -> bool:
+        """Whether the clients are tested after round `number`."""
+        section = self.config.run
+        return self._is_due(number, section.eval_every) or number > section.rounds - section.eval_last
+
     def _as_if_uninterrupted(self, row: RoundRow) -> RoundRow:
         """A row without the test that was made only because its round was to be the last."""
         if personal := row.get("personal"):
             examined = {str(client) for client in self._examined(row["round"] - 1)}
             row = {**row, "personal": {client: hits for client, hits in personal.items() if client in examined}}
-        if self._is_due(row["round"], self.config.run.eval_every):
+        if self._is_tested(row["round"]):
             return row
         untested = {"accuracy_global": None, **accuracy_columns([], self.config.eval.reporting)}
         measured = {key for key in row if key.startswith(("accuracy_", "validation_"))}
@@ -177,8 +182,7 @@ class Runner:
             self.server = self.method.aggregate(self.members.server(self.config.run.seed, number), self.server, uploads)
         row: RoundRow = {"round": number + 1, "loss": mean_terms(reports)}
         row |= self.method.log_entries(self.server) if uploads else {}
-        tests_now = self._is_due(number + 1, self.config.run.eval_every)
-        self.evaluations = self._evaluate(number) if tests_now else []
+        self.evaluations = self._evaluate(number) if self._is_tested(number + 1) else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting)
         row |= self._validation_accuracies(number) if self.evaluations else {}
         row |= self.global_accuracies() if self.evaluations else {"accuracy_global": None}

@@ -39,6 +39,8 @@ class RunSection:
     """uniform: every client is equally likely; by_size: with probability proportional to its examples"""
     eval_every: Annotated[int, Ge(1)] = 1
     """test the clients every this many rounds, and after the last"""
+    eval_last: Annotated[int, Ge(0)] = 0
+    """test the clients in each of the last this many rounds, too, for a mean over them"""
     checkpoint_every: Annotated[int, Ge(1)] = 1
     """write a checkpoint, from which --resume continues, every this many rounds, and after the last"""
     trace_every: Annotated[int, Ge(0)] = 0

@@ -20,6 +20,9 @@ from protofed.data.partitions.base import (
 from protofed.draws import random_state
 from protofed.errors import UserError
 
+_DRAWS = 1000
+"""The largest number of draws of Dirichlet shares."""
+
 
 @dataclass(frozen=True)
 class NWay:
@@ -83,19 +86,31 @@ class Dirichlet:
     """least number of training examples per client; shares are drawn again until every client has it"""
     capped: bool = True
     """whether clients above their even share of all examples get no more; false: plain Dirichlet shares"""
+    min_classes: Annotated[int, Ge(0)] = 0
+    """least number of classes per client; shares are drawn again until every client has it (FedNH's code: 2)"""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         train, classes, clients = labels.train, labels.classes, clients or DEFAULT_CLIENTS
+        if self.min_classes > classes:
+            raise UserError(
+                f"partition.min_classes: got {self.min_classes}, but there are {classes} classes. "
+                f"Use {classes} or fewer."
+            )
         draw = random_state(seed, "partition", "dirichlet")
         require_examples(clients, len(train), max(1, self.smallest))
-        for _ in range(1000):
+        too_small = 0
+        for _ in range(_DRAWS):
             shares = self.shares(train, classes, clients, draw)
             parts = deal_holdings(labels, shares, draw)
-            if min(len(part.train) for part in parts) >= self.smallest:
+            if min(len(part.train) for part in parts) < self.smallest:
+                too_small += 1
+            elif min(len(np.unique(train[part.train])) for part in parts) >= self.min_classes:
                 return parts
+        key = "smallest" if too_small == _DRAWS else "min_classes"
+        fewer = "fewer" if key == "smallest" else f"fewer, or fewer than {self.smallest} examples"
         raise UserError(
-            f"partition.smallest: got {self.smallest}, but in each of 1,000 draws of Dirichlet({self.alpha}) over "
-            f"{clients} clients and {len(train)} examples some client had fewer. "
+            f"partition.{key}: got {getattr(self, key)}, but in each of {_DRAWS:,} draws of Dirichlet({self.alpha}) over "
+            f"{clients} clients and {len(train)} examples some client had {fewer}. "
             "Use a smaller number, a larger alpha or fewer clients."
         )
 
