@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from protofed.engines.scoring import tally
 from protofed.errors import UserError
 from protofed.experiment.members import Members
 from protofed.experiment.runner import Runner
+from protofed.methods import METHODS
 from protofed.methods.ditto import Ditto
 from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedbabu import FedBABU
@@ -222,6 +224,36 @@ def test_fesem_counts_no_statistics_as_weights():
 def test_fesem_with_one_centre_is_fedavg():
     ours = played(config("fesem", method={"centres": 1}), federation())
     same(ours.server.models["0"], played(config("fedavg"), federation()).server.params)
+
+
+def weighs_by_size_or_equally(name: str) -> bool:
+    hint = get_type_hints(METHODS[name]).get("weights")
+    return set(get_args(hint)) == {"size", "equal"}
+
+
+@pytest.mark.parametrize("name", sorted(filter(weighs_by_size_or_equally, METHODS)))
+@pytest.mark.parametrize(("weights", "expected"), [("size", 1.5), ("equal", 2.0)])
+def test_uploads_count_by_size_or_equally(name, weights, expected):
+    # clients with 3 and 1 examples upload models full of 1 and of 3: (3 * 1 + 1 * 3) / 4 = 1.5, (1 + 3) / 2 = 2
+    members = federation([[0, 1, 2], [0]], [net(norm=True)] * 2)
+    method = METHODS[name](weights=weights, **({"centres": 1} if name == "fesem" else {}))
+    server, sent = method.start(members.server(0, 0)), []
+    for number, value in enumerate((1.0, 3.0)):
+        client, down = members.client(0, 0, number), method.broadcast(server, number)
+        message = method.upload(take_part(method, client, method.join(client), down, config().train)[0])
+        params = {name: torch.full_like(tensor, value) for name, tensor in message.params.items()}
+        sent.append(Upload(number, client.num_examples, 1, 1.0, message._replace(params=params)))
+    after = method.broadcast(method.aggregate(members.server(0, 0), server, sent), 0).params
+    part = "body.1.running" if name == "fedatt" else "body."  # fedatt averages only the statistics of batch norm
+    body = [value for name, value in after.items() if name.startswith(part) and value.is_floating_point()]
+    assert body
+    assert all((value == expected).all() for value in body)
+
+
+def test_the_personalised_baselines_weigh_by_size_or_equally():
+    assert {"fedavg", "fedbabu", "fedper", "fedrep", "ditto", "fedrod", "fesem"} <= {
+        name for name in METHODS if weighs_by_size_or_equally(name)
+    }
 
 
 def test_equal_sizes_make_fair_and_size_weights_equal():

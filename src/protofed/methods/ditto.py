@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -41,6 +41,8 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
 
     pull: Annotated[float, Ge(0)] = 0.75
     """λ: weight of the squared distance of the personal model to the shared one; 0 is Local."""
+    weights: Literal["size", "equal"] = "size"
+    """Weights of clients in the shared model: by their training examples (`size`), or `equal`."""
 
     def start(self, site: Site) -> Weights:
         return Weights(site.fresh_params())
@@ -68,7 +70,7 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
         return Weights(without_added(trained.params))
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
-        return Weights(average_uploads(uploads))
+        return Weights(average_uploads(uploads, equal=self.weights == "equal"))
 
     def exportable_params(self, params: Params, kept: KeptModel) -> Params:
         return added(params)

@@ -20,6 +20,8 @@ class FedPer(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
 
     shared: Literal["body", "convs"] = "body"
     """Shared layers: `body` is everything but the head, `convs` only the convolutions, as FedProto's tables count."""
+    weights: Literal["size", "equal"] = "size"
+    """Weights of clients in the average: by their training examples (`size`), or `equal`."""
 
     @property
     def shared_part(self) -> str:
@@ -57,4 +59,4 @@ class FedPer(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
         return Weights(selected(trained.params, self.shared_part))
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
-        return Weights({**server.params, **average_uploads(uploads)})
+        return Weights({**server.params, **average_uploads(uploads, equal=self.weights == "equal")})

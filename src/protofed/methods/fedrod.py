@@ -53,6 +53,8 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
     """When the personal head trains: `together` with the rest, or `after` it with the body fixed (FedNH's runs)."""
     hyper: Annotated[int, Ge(0)] = 0
     """Units of a shared hyper-network that computes the personal head from the class shares; 0: no hyper-network."""
+    weights: Literal["size", "equal"] = "size"
+    """Weights of clients in the average: by their training examples (`size`), or `equal`."""
 
     def start(self, site: Site) -> Weights:
         params = site.fresh_params()
@@ -103,7 +105,7 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
         return Weights({name: value for name, value in trained.params.items() if name not in private})
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
-        return Weights(average_uploads(uploads))
+        return Weights(average_uploads(uploads, equal=self.weights == "equal"))
 
     def exportable_params(self, params: Params, kept: KeptHead) -> Params:
         """The sum of both heads, which exists if the shared head is one dense layer with a bias."""
