@@ -266,16 +266,20 @@ def test_equal_sizes_make_fair_and_size_weights_equal():
 # Ditto
 
 
-def personal(pull: float, rounds: int = 3, **train: float) -> tuple[dict, Runner]:
-    runner = played(config("ditto", rounds=rounds, method={"pull": pull}, train=train), federation())
+def personal(
+    pull: float, rounds: int = 3, initial_weights: str = "own", **train: float
+) -> tuple[dict[str, torch.Tensor], Runner]:
+    options = {"pull": pull, "initial_weights": initial_weights}
+    runner = played(config("ditto", rounds=rounds, method=options, train=train), federation())
     return {
         f"{client}/{name}": value for client, own in runner.engine.state().items() for name, value in own.params.items()
     }, runner
 
 
-def test_ditto_without_pull_is_local():
-    ours, _ = personal(0.0)
-    alone = played(config("local"), federation()).engine.state()
+@pytest.mark.parametrize("initial_weights", ["same", "own"])
+def test_ditto_without_pull_is_local(initial_weights):
+    ours, _ = personal(0.0, initial_weights=initial_weights)
+    alone = played(config("local", method={"initial_weights": initial_weights}), federation()).engine.state()
     same(ours, {f"{client}/{name}": value for client, own in alone.items() for name, value in own.params.items()})
 
 
@@ -391,7 +395,66 @@ def test_with_equal_classes_fedrods_shared_model_is_fedavgs():
     same(ours, played(config("fedavg"), federation(EQUAL)).server.params, rtol=1e-4, atol=1e-5)
 
 
-# All that keep a head
+# All that keep a head or a model
+
+
+KEEP_A_MODEL = ["ditto", "fedper", "fedproto", "fedrep", "local"]
+
+
+def first_kept(name: str, members: Members, **options: str) -> list[dict[str, torch.Tensor]]:
+    """The parameters that each client keeps before its first round."""
+    method = METHODS[name](**options)
+    return [method.join(members.client(0, 0, number)).params for number in range(len(members))]
+
+
+def test_every_method_that_keeps_a_model_has_the_option():
+    assert sorted(name for name in METHODS if "initial_weights" in get_type_hints(METHODS[name])) == KEEP_A_MODEL
+    assert {name: METHODS[name]().initial_weights for name in KEEP_A_MODEL} == {
+        **dict.fromkeys(KEEP_A_MODEL, "own"),
+        "ditto": "same",
+    }
+
+
+@pytest.mark.parametrize("name", KEEP_A_MODEL)
+def test_clients_start_from_the_servers_draw_or_from_their_own(name):
+    members = federation(EQUAL)
+    server = members.server(0, 0).fresh_params()
+    for kept in first_kept(name, members, initial_weights="same"):
+        assert kept
+        same(kept, {key: server[key] for key in kept}, rtol=0, atol=0)
+    own = first_kept(name, members, initial_weights="own")
+    for number, kept in enumerate(own):
+        fresh = members.client(0, 0, number).fresh_params()
+        same(kept, {key: fresh[key] for key in kept}, rtol=0, atol=0)
+        assert all(not torch.equal(value, server[key]) for key, value in kept.items())
+        assert all(not torch.equal(value, own[number - 1][key]) for key, value in kept.items())
+
+
+def test_the_same_start_does_not_depend_on_the_round_but_on_the_seed():
+    members = federation(EQUAL)
+    first = members.server(0, 0).fresh_params()
+    same(members.client(0, 7, 2).fresh_params(same=True), first, rtol=0, atol=0)
+    assert not torch.equal(members.client(1, 0, 2).fresh_params(same=True)["head.weight"], first["head.weight"])
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedper", "fedrep"])
+def test_the_same_start_is_that_of_the_method_s_server(name):
+    members, method = federation(EQUAL), METHODS[name](initial_weights="same")
+    client, server = members.client(0, 0, 3), method.start(members.server(0, 0))
+    start = method.receive(method.join(client), method.broadcast(server, 3))
+    same({key.removeprefix("method."): value for key, value in start.items()}, server.params, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["fedproto", "local"])
+def test_with_mixed_nets_clients_with_equal_nets_start_equally(name):
+    small, large = net(), net(hidden=8)
+    members = federation(EQUAL, [small, large, small, large])
+    kept = first_kept(name, members, initial_weights="same")
+    same(kept[0], kept[2], rtol=0, atol=0)
+    same(kept[1], kept[3], rtol=0, atol=0)
+    assert kept[0]["body.0.weight"].shape != kept[1]["body.0.weight"].shape
+    runner = played(config(name, method={"initial_weights": "same"}), members)
+    assert runner.rounds[-1]["accuracy_head"] > 0.5
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu"])

@@ -263,6 +263,19 @@ def test_a_newcomer_without_pull_is_alone(digits):
     assert found.accuracy["head"] == found.alone
 
 
+@pytest.mark.parametrize("method", ["local", "fedproto"])
+def test_a_newcomer_starts_from_the_same_weights_as_the_clients_of_the_run(method, digits):
+    options = {"name": method, "initial_weights": "same", **({"pull": 0.0} if method == "fedproto" else {})}
+    result = protofed.run({**TABLE, "run": {"rounds": 1}, "method": options})
+    found = join_run(result, *newcomer(digits, 1), epochs=0)
+    members = result.state.members
+    first = members.client(result.state.config.run.seed, 0, 0).fresh_params(same=True)
+    assert all(torch.equal(value, first[name]) for name, value in found.model.params.items())
+    assert not found.shared  # random weights, not those of the server
+    found = join_run(result, *newcomer(digits, 1), epochs=4)
+    assert found.accuracy["head"] == found.alone
+
+
 def test_newcomers_gain_on_average(run, digits):
     found = [join_run(run, *newcomer(digits, seed), epochs=6, seed=seed) for seed in range(5)]
     assert sum(one.accuracy["head"] for one in found) > sum(one.alone for one in found)

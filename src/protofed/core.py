@@ -107,9 +107,12 @@ class Site:
         """A generator for this purpose, round and client alone."""
         return draws.generator(self.seed, purpose, self.round, self.client)
 
-    def fresh_params(self) -> Params:
-        """New parameters for this site's net. The same seed, round and client give the same parameters."""
-        return self.net.init(self.generator("init"))
+    def fresh_params(self, same: bool = False) -> Params:
+        """New parameters for this site's net. The same seed, round and client give the same parameters.
+
+        `same`: the draw of the server before the first round, which is the same for all clients with equal nets.
+        """
+        return self.net.init(draws.generator(self.seed, "init", 0, None) if same else self.generator("init"))
 
 
 @dataclass(frozen=True)

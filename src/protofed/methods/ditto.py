@@ -41,6 +41,8 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
 
     pull: Annotated[float, Ge(0)] = 0.75
     """λ: weight of the squared distance of the personal model to the shared one; 0 is Local."""
+    initial_weights: Literal["same", "own"] = "same"
+    """Initial weights of the personal models: the `same` as the shared model's (code), or each client's `own`."""
     weights: Literal["size", "equal"] = "size"
     """Weights of clients in the shared model: by their training examples (`size`), or `equal`."""
 
@@ -48,7 +50,7 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
         return Weights(site.fresh_params())
 
     def join(self, client: Client) -> KeptModel:
-        return KeptModel(client.fresh_params())
+        return KeptModel(client.fresh_params(same=self.initial_weights == "same"))
 
     def receive(self, kept: KeptModel, down: Weights) -> Params:
         """Both models: the shared one, and the personal one as parameters that the method adds."""

@@ -20,6 +20,8 @@ class FedPer(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
 
     shared: Literal["body", "convs"] = "body"
     """Shared layers: `body` is everything but the head, `convs` only the convolutions, as FedProto's tables count."""
+    initial_weights: Literal["same", "own"] = "own"
+    """Initial weights of the private layers: the `same` for all clients (FedNH's runs), or each client's `own`."""
     weights: Literal["size", "equal"] = "size"
     """Weights of clients in the average: by their training examples (`size`), or `equal`."""
 
@@ -43,7 +45,7 @@ class FedPer(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
         return Weights(selected(server.params, self.shared_part))
 
     def join(self, client: Client) -> KeptModel:
-        return self.private(client.fresh_params())
+        return self.private(client.fresh_params(same=self.initial_weights == "same"))
 
     def private(self, params: Params) -> KeptModel:
         """The parameters that a client does not share."""

@@ -67,6 +67,8 @@ class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
     """Eq. (3): `gathered` during the last epoch (code: with dropout), or in a `fresh` pass after training."""
     nearest: Literal["own", "all"] = "own"
     """Eq. (4): the nearest prototype among the client's `own` classes (code), or among `all`."""
+    initial_weights: Literal["same", "own"] = "own"
+    """Initial weights: each client's `own` (code), or the `same` for all clients with equal nets (FedNH's runs)."""
 
     def start(self, site: Site) -> Bank:
         """Algorithm 1, server, line 1: no class has a prototype yet."""
@@ -74,7 +76,8 @@ class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
 
     def join(self, client: Client) -> KeptWithClasses:
         counts = torch.bincount(client.data.labels, minlength=client.net.classes)
-        return KeptWithClasses(client.fresh_params(), (counts > 0).float())
+        params = client.fresh_params(same=self.initial_weights == "same")
+        return KeptWithClasses(params, (counts > 0).float())
 
     def receive(self, kept: KeptWithClasses, down: Bank) -> Params:
         return kept.params

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from protofed.core import Client, KeptModel, Method, Nothing, Params
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 class Local(Method[Nothing, Nothing, Nothing, KeptModel]):
     """Every client trains its own model and shares nothing; with partition "pooled" it is the centralised reference."""
 
+    initial_weights: Literal["same", "own"] = "own"
+    """Initial weights: the `same` for all clients with equal nets (FedNH's runs), or each client's `own`."""
+
     def join(self, client: Client) -> KeptModel:
-        return KeptModel(client.fresh_params())
+        return KeptModel(client.fresh_params(same=self.initial_weights == "same"))
 
     def receive(self, kept: KeptModel, down: Nothing) -> Params:
         return kept.params

@@ -119,7 +119,8 @@ def join_run(
                 method, client, examples, params, method.prepare(down), kept, tuning, training, "tune"
             ).params
         all_epochs = sum(phase.epochs for phase in (*method.phases(epochs), *tuning))
-        alone, _ = take_part(Local(), client, Local().join(client), (), replace(training, epochs=all_epochs))
+        local = Local(initial_weights=getattr(method, "initial_weights", "own"))
+        alone, _ = take_part(local, client, local.join(client), (), replace(training, epochs=all_epochs))
 
     def answer(x: Tensor) -> Scores:
         return method.predict(client_net, params, x, down, kept)
@@ -135,7 +136,7 @@ def join_run(
         steps=trained.steps,
         spent=all_epochs,
         given=sorted(client_net.initial_params),
-        shared=any(not torch.equal(value, alone.start[name]) for name, value in trained.start.items()),
+        shared=any(not torch.equal(trained.start[name], value) for name, value in alone.start.items()),
         downloaded=message_size(down).params,
         accuracy={way: count / len(test_examples) for way, count in num_correct.items()},
         alone=num_correct_alone / len(test_examples),
