@@ -81,9 +81,10 @@ def test_every_recipe_is_valid(recipe):
         ),
         (
             {"method": {"pul": 1}},
-            'method.pul: unknown key. Did you mean "pull"? Known: between, distance, nearest, pooling, prototypes, pull.',
+            'method.pul: unknown key. Did you mean "pull"? Known: between, distance, initial_weights, nearest, pooling, prototypes, pull.',
         ),
-        ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. method local has no options."),
+        ({"partition": {"name": "iid", "alpha": 1}}, "partition.alpha: unknown key. partition iid has no options."),
+        ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. Known: initial_weights."),
         ({"method": {"distance": "l3"}}, 'method.distance: got "l3". Known: emd, l1, l2, mse, squared.'),
         (
             {"method": {"distance": "sqared"}},

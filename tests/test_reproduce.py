@@ -17,7 +17,9 @@ from protofed.studies import sweep
 from protofed.studies.recipes import recipe_file
 from protofed.studies.reproduce import fedproto, page
 from protofed.studies.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, SMALLER
+from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.reproduce.study import (
+    BY_PROTOTYPE,
     Cell,
     CellResult,
     Figures,
@@ -26,6 +28,7 @@ from protofed.studies.reproduce.study import (
     converged,
     orderings,
     read_kept,
+    server_in_last_rounds,
     study_as_json,
 )
 from test_cli import protofed as command  # noqa: F401
@@ -34,10 +37,10 @@ ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "results" / "data"
 CELLS = (
     Cell("local", "n = 3", "digits-n3", ("method.name=local",), "90.00 ± 1.00"),
-    Cell("fedproto", "n = 3", "digits-n3", (), "95.00 ± 0.50", "prototype"),
+    Cell("fedproto", "n = 3", "digits-n3", (), "95.00 ± 0.50", BY_PROTOTYPE),
     Cell("fedproto, by head", "n = 3", "digits-n3", ()),
     Cell("local", "n = 4", "digits-n3", ("method.name=local", "partition.ways=4"), "89.00 ± 1.00"),
-    Cell("fedproto", "n = 4", "digits-n3", ("partition.ways=4",), "94.00 ± 0.50", "prototype"),
+    Cell("fedproto", "n = 4", "digits-n3", ("partition.ways=4",), "94.00 ± 0.50", BY_PROTOTYPE),
     Cell("fedproto, by head", "n = 4", "digits-n3", ("partition.ways=4",)),
 )
 SENT = {"local": "0, 0", "fedproto": "4, 100"}
@@ -76,7 +79,7 @@ def test_orderings_hold_are_reversed_or_cannot_be_told():
 
 
 def test_a_cell_is_what_its_runs_say(tmp_path):
-    cell = Cell("fedproto", "n = 3", "r", (), "97.0 ± 0.3", "prototype")
+    cell = Cell("fedproto", "n = 3", "r", (), "97.0 ± 0.3", BY_PROTOTYPE)
     for seed, (first, second) in enumerate([(1, 3), (2, 4)]):
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -95,9 +98,47 @@ def test_a_cell_is_what_its_runs_say(tmp_path):
     assert found.mean == (0.625, 0.25, pytest.approx(0.125), 2, 100.5)
 
 
+def test_a_cell_can_show_the_server_and_personal_models(tmp_path):
+    result = {
+        "accuracy": {"head": None},
+        "cost": {"up_params": 7},
+        "personal": {"v": 0.5, "l": 0.75, "l_std": 0.25, "prototype": {"l": 0.125, "l_std": 0.5}},
+        "domains": {"usps": {"prototype": 0.25}},
+    }
+    result |= dict.fromkeys(("method", "dataset", "seed", "rounds", "global", "seconds"))
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    rounds = [{"round": number + 1, "accuracy_global": share} for number, share in enumerate([0.9, 0.2, None, 0.4])]
+    (tmp_path / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
+
+    def figures(figure: str) -> Figures:
+        return cell_figures(Cell("", "", "r", figure=figure), tmp_path)
+
+    assert figures(server_in_last_rounds(3)) == (pytest.approx(0.3), None, None, None, 7)
+    assert figures("personal.l") == (0.75, 0.25, None, None, 7)
+    assert figures("personal.prototype.l_std") == (0.5, None, None, None, 7)
+    assert figures("domains.usps.prototype") == (0.25, None, None, None, 7)
+    with pytest.raises(UserError, match=r"has no figure personal\.all"):
+        figures("personal.all")
+
+
+def test_an_unfinished_table_says_so():
+    found = [made("a", "90.0", 0.5, 0.6, 0.7), made("b", "80.0", 0.4), made("c", "70.0")]
+    assert page.accuracy_table(found)[1] == [
+        ["a", "60.0 ± 24.8", "90.00"],
+        ["b", "40.0 (1)", "80.00"],
+        ["c", "not run", "70.00"],
+    ]
+    assert page.unfinished_note(found, 3)[0].startswith("This table is not finished: 5 of 9 figures")
+    assert page.unfinished_note(found[:1], 3) == []
+    study = Study("s", "S", (), (), (), (), pairs=(("a", "b"), ("a", "c")))
+    heads, lines = page.differences_table(study, found)
+    assert heads == ["", "n = 3", "paper"]
+    assert lines == [["a - b", "+10.0 (1)", "+10.00"], ["a - c", "not run", "+20.00"]]
+
+
 def test_no_run_is_made_twice_and_the_command_of_a_cell_gives_the_same(tmp_path):
     made: dict[str, Path] = {}
-    for study in fedproto.STUDIES.values():
+    for study in STUDIES.values():
         for quick in (False, True):
             for job in study.jobs(tmp_path, 1, quick):
                 assert (
@@ -114,7 +155,7 @@ def test_every_cell_has_a_split(tmp_path, mnist_root):
     data: dict[str, Labels] = {}
     splits = {
         repr((job.config.data.name, job.config.partition, seed)): job.config
-        for study in fedproto.STUDIES.values()
+        for study in STUDIES.values()
         for quick, seed in product((False, True), range(3))
         for job in (cell.job(tmp_path, seed, study.changes(quick)) for cell in study.chosen(quick))
     }
@@ -126,16 +167,20 @@ def test_every_cell_has_a_split(tmp_path, mnist_root):
 
 
 def test_tables_have_the_papers_rows_and_columns():
-    study = fedproto.STUDIES["fedproto-table1"]
+    study = STUDIES["fedproto-table1"]
     assert {cell.column for cell in study.cells} == {"n = 3", "n = 4", "n = 5"}
     with_paper = {cell.row for cell in study.cells if cell.paper}
     assert with_paper == set(study.sent) == {*fedproto.BASELINES, "fedproto", "fedproto mixed"}
     (ours,) = (cell for cell in study.cells if (cell.row, cell.column) == ("fedproto", "n = 4"))
-    assert (ours.paper, ours.words, ours.way) == ("96.80 ± 0.41", ("run.eval_every=5", "partition.ways=4"), "prototype")
+    assert (ours.paper, ours.words, ours.figure) == (
+        "96.80 ± 0.41",
+        ("run.eval_every=5", "partition.ways=4"),
+        BY_PROTOTYPE,
+    )
 
 
 def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setitem(fedproto.STUDIES, "tiny", TINY)
+    monkeypatch.setitem(STUDIES, "tiny", TINY)
     code, out, err = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")
     assert code == 0, err
     assert "A table of digits, quick version:\n4 runs, 4 to do" in out
@@ -155,10 +200,15 @@ def test_a_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa:
     code, out, _ = command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r", "--json")
     assert json.loads(out) == kept
     assert "0 to do" in command("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "r")[1]
+    out = command("reproduce", "tiny", "--quick", "--seeds", "3", "--out", "r", "--finished")[1]
+    assert "This table is not finished: 3 of 9 figures" in out
+    assert "to do" not in out
+    err = command("reproduce", "tiny", "--seeds", "3", "--out", "r", "--finished")[2]
+    assert "No run of tiny is finished in r." in err
 
 
 def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setitem(fedproto.STUDIES, "tiny", TINY)
+    monkeypatch.setitem(STUDIES, "tiny", TINY)
     words = ("reproduce", "tiny", "--quick")
     first = json.loads(command(*words, "--seeds", "1", "--out", "a", "--json")[1])
     (tmp_path / "first.json").write_text(json.dumps(first))
@@ -212,15 +262,17 @@ def test_what_cannot_have_been_kept_is_refused(change, message, tmp_path):
 def test_what_the_docs_keep_is_shown_at_once(file):
     """Every cell of it is the same experiment now."""
     told = json.loads(file.read_text())
-    study = fedproto.STUDIES[told["name"]]
+    study = STUDIES[told["name"]]
     found = read_kept(file, study, told["quick"])
     assert {cell for cell, _ in found} == set(study.chosen(told["quick"]))
 
 
 def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811
     cells = tuple(Cell("fedproto", f"method.pull={pull}", "digits-n3", (f"method.pull={pull}",)) for pull in (0, 1))
-    drawn = Study("drawn", "λ", cells, TINY.quick, ("method.pull=0", "method.pull=1"), (), {}, fedproto.draw_varied, 1)
-    monkeypatch.setitem(fedproto.STUDIES, "drawn", drawn)
+    drawn = Study(
+        "drawn", "λ", cells, TINY.quick, ("method.pull=0", "method.pull=1"), (), {}, fedproto.draw_varied, 1, 1
+    )
+    monkeypatch.setitem(STUDIES, "drawn", drawn)
     code, out, err = command("reproduce", "drawn", "--quick", "--out", "r")
     assert code == 0, err
     assert "drawn-quick.png" in out
@@ -231,9 +283,9 @@ def test_what_is_not_made_by_the_command_is_told(command):  # noqa: F811
     assert command("reproduce", "fedproto-tabel1")[2].startswith(
         'protofed: There is no study "fedproto-tabel1". Did you mean "fedproto-table1"?'
     )
-    assert command("reproduce", "fednh-table1")[2] == (
-        "protofed: `protofed reproduce` does not make fednh-table1 (run in a smaller or changed form): "
-        "`python scripts/fednh_table.py table1` makes it on a subset, with 60 rounds and four of ten methods.\n"
+    assert command("reproduce", "protomargin-table2")[2] == (
+        "protofed: `protofed reproduce` does not make protomargin-table2 (run in a smaller or changed form): "
+        "`python scripts/protomargin_table.py table2` makes it with 3 epochs instead of 20 and without FedAtt.\n"
     )
 
 
@@ -243,13 +295,13 @@ def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: 
     assert out == command("reproduce")[1]
     names = [entry.name for entry in ENTRIES]
     assert len(set(names)) == len(names)
-    assert set(fedproto.STUDIES) <= set(names)
+    assert set(STUDIES) <= set(names)
     assert all(name in out for name in names)
     assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, SMALLER, NOT_YET, CANNOT}
     for entry in ENTRIES:
         assert not entry.how.endswith("."), entry  # the command ends the sentence
         assert entry.state != NOT_YET or " makes " not in entry.how, entry  # it "can make" what was not run yet
-        assert entry.name in fedproto.STUDIES or "`protofed reproduce`" not in entry.how, entry
+        assert entry.name in STUDIES or "`protofed reproduce`" not in entry.how, entry
         for word in entry.how.replace(";", " ").split():
             if word.startswith(("scripts/", "recipes/", "docs/", "tests/")):
                 assert (ROOT / word.rstrip(".,`")).exists(), entry
@@ -268,8 +320,10 @@ def test_recipes_are_found_and_one_that_is_not_there_is_told():
 def test_kept_figures_can_be_computed_anew(row, seed, tmp_path, mnist_root):
     kept = json.loads((KEPT / "fedproto-table1-quick.json").read_text())
     (told,) = (one for one in kept["cells"] if (one["row"], one["column"]) == (row, "n = 3"))
-    study = fedproto.STUDIES["fedproto-table1"]
+    study = STUDIES["fedproto-table1"]
     (cell,) = (one for one in study.cells if (one.row, one.column) == (row, "n = 3"))
     job = cell.job(tmp_path, seed, study.quick)
-    found = sweep.finish_run(job.out, job.config)["accuracy"][cell.way]["mean"]
+    found = sweep.finish_run(job.out, job.config)["accuracy"][
+        row.replace("fedavg", "head").replace("fedproto", "prototype")
+    ]["mean"]
     assert found == pytest.approx(told["runs"][str(seed)]["accuracy"], abs=0.005)  # other processors round differently

@@ -23,7 +23,7 @@ def reproduce_command(
     ] = None,
     quick: Annotated[bool, option("--quick", help="Run a smaller version that takes minutes.")] = False,
     seeds: Annotated[
-        Optional[int], option("--seeds", min=1, help="Number of seeds: 0, 1, ... Default: 3, for some figures 1.")
+        Optional[int], option("--seeds", min=1, help="Number of seeds: 0, 1, ... Each study has its own default.")
     ] = None,
     out: Annotated[
         Path, option("--out", help="Folder for the runs and the tables. Finished runs in it are reused.")
@@ -35,6 +35,9 @@ def reproduce_command(
             help="JSON written by an earlier reproduce; cells found there are reused, only missing ones are run.",
         ),
     ] = None,
+    finished: Annotated[
+        bool, option("--finished", help="Make no runs: show what is finished, and say which cells are missing.")
+    ] = False,
     listed: Annotated[bool, option("--list", help="List every table and figure of the four papers.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -45,8 +48,8 @@ def reproduce_command(
     """
     from rich.console import Console
 
-    from protofed.studies.reproduce.fedproto import STUDIES
     from protofed.studies.reproduce.papers import ENTRIES
+    from protofed.studies.reproduce.studies import STUDIES
 
     if listed or name is None:
         _show_list(as_json)
@@ -58,7 +61,8 @@ def reproduce_command(
         raise UserError(f'There is no study "{name}". {did_you_mean(name, [entry.name for entry in ENTRIES])}')
     if kept and STUDIES[name].picture:
         raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave --kept out.")
-    _run_study(name, quick, seeds or STUDIES[name].seeds, out, kept, as_json, Console(stderr=as_json))
+    seeds = seeds or (STUDIES[name].quick_seeds if quick else STUDIES[name].seeds)
+    _run_study(name, quick, seeds, out, kept, finished, as_json, Console(stderr=as_json))
 
 
 def _show_list(as_json: bool) -> None:
@@ -77,15 +81,22 @@ def _show_list(as_json: bool) -> None:
 
 
 def _run_study(
-    name: str, quick: bool, seeds: int, out: Path, kept: Path | None, as_json: bool, console: Console
+    name: str,
+    quick: bool,
+    seeds: int,
+    out: Path,
+    kept: Path | None,
+    finished: bool,
+    as_json: bool,
+    console: Console,
 ) -> None:
-    """Do the missing runs, then write and show the results."""
+    """Do the missing runs (not if only what is `finished` is wanted), then write and show the results."""
     from protofed.cli.screen import Progress, say
     from protofed.experiment.folder import write_atomically
     from protofed.pictures.style import write_picture
     from protofed.studies import sweep
     from protofed.studies.reproduce import page
-    from protofed.studies.reproduce.fedproto import STUDIES
+    from protofed.studies.reproduce.studies import STUDIES
     from protofed.studies.reproduce.study import CellResult, cell_figures, read_kept, study_as_json
 
     study = STUDIES[name]
@@ -94,27 +105,36 @@ def _run_study(
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:
         say(console, f"{len(kept_figures)} figures are taken from {kept}.")
-    with advice_if_stopped(same_command_continues):
-        sweep.run_all(jobs, Progress(console, jobs).run_ended)
+    if not finished:
+        with advice_if_stopped(same_command_continues):
+            sweep.run_all(jobs, Progress(console, jobs).run_ended)
     results = []
     for cell in study.chosen(quick):
         figures = {seed: run for (kept_cell, seed), run in kept_figures.items() if kept_cell == cell}
         for seed in set(range(seeds)) - set(figures):
-            figures[seed] = cell_figures(cell, cell.out(out, seed, study.changes(quick)))
+            folder = cell.out(out, seed, study.changes(quick))
+            if not finished or (folder / "result.json").exists():
+                figures[seed] = cell_figures(cell, folder)
         results.append(CellResult(cell, dict(sorted(figures.items()))))
+    if not any(result.runs for result in results):
+        raise UserError(f"No run of {name} is finished in {out}. Leave --finished out, or give the --out of the runs.")
     content, stem = study_as_json(study, results, quick), f"{name}{'-quick' if quick else ''}"
     files = [f"{stem}.md", f"{stem}.json"]
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / files[0], page.markdown_page(study, results, quick).encode())
+    write_atomically(out / files[0], page.markdown_page(study, results, quick, seeds).encode())
     write_atomically(out / files[1], json.dumps(content, indent=1).encode())
-    if study.picture:
+    if study.picture and not finished:
         files.append(f"{stem}.png")
         write_picture(study.picture(jobs), out / files[-1])
     if as_json:
         print(json.dumps(content, indent=1))
         return
     console.print(page.rich_table(*page.accuracy_table(results)))
-    say(console, page.ACCURACY_NOTE)
+    for line in (study.note or page.ACCURACY_NOTE, *page.unfinished_note(results, seeds)):
+        say(console, line)
+    if study.pairs:
+        console.print(page.rich_table(*page.differences_table(study, results)))
+        say(console, page.DIFFERENCES_NOTE)
     if study.sent:
         console.print(page.rich_table(*page.details_table(study, results)))
         say(console, page.DETAILS_NOTE)

@@ -109,8 +109,8 @@ class Dirichlet:
         key = "smallest" if too_small == _DRAWS else "min_classes"
         fewer = "fewer" if key == "smallest" else f"fewer, or fewer than {self.smallest} examples"
         raise UserError(
-            f"partition.{key}: got {getattr(self, key)}, but in each of {_DRAWS:,} draws of Dirichlet({self.alpha}) over "
-            f"{clients} clients and {len(train)} examples some client had {fewer}. "
+            f"partition.{key}: got {getattr(self, key)}, but in each of {_DRAWS:,} draws of Dirichlet({self.alpha}) "
+            f"over {clients} clients and {len(train)} examples some client had {fewer}. "
             "Use a smaller number, a larger alpha or fewer clients."
         )
 

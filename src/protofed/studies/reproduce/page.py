@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from protofed.measures.intervals import paired
 from protofed.studies.reproduce.study import (
     CONVERGENCE_ROUNDS,
     CONVERGENCE_TOLERANCE,
@@ -17,6 +18,10 @@ from protofed.studies.reproduce.study import (
 )
 
 ACCURACY_NOTE = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
+DIFFERENCES_NOTE = (
+    "Differences in points on the same seeds, with the half-width of their 95 % interval and, in brackets, the number "
+    "of seeds; next to them the paper's differences."
+)
 QUICK_NOTE = (
     "This is the quick version with few rounds and images: it checks that everything runs; its numbers are not "
     "comparable with the paper."
@@ -33,15 +38,45 @@ def accuracy_table(results: Sequence[CellResult]) -> tuple[list[str], list[list[
     """The heads and rows of a table of accuracies: a row per method, with ours and the paper's per column."""
     columns = list(dict.fromkeys(result.cell.column for result in results))
     rows = list(dict.fromkeys(result.cell.row for result in results))
-    cells = {(result.cell.row, result.cell.column): _ours_and_paper(result) for result in results}
+    most = max(len(result.runs) for result in results)
+    cells = {(result.cell.row, result.cell.column): _ours_and_paper(result, most) for result in results}
     shown = 2 if any(result.cell.paper for result in results) else 1  # without the paper's if it has none
     heads = ["", *(text for column in columns for text in (column, "paper")[:shown])]
-    return heads, [[row, *(text for column in columns for text in cells[row, column][:shown])] for row in rows]
+    empty = ("-", "-")  # the method does not have this figure
+    return heads, [
+        [row, *(text for column in columns for text in cells.get((row, column), empty)[:shown])] for row in rows
+    ]
 
 
-def _ours_and_paper(result: CellResult) -> tuple[str, str]:
-    """Our accuracy and the paper's."""
-    return result.interval.percent(), f"{paper_mean(result.cell.paper):.2f}" if result.cell.paper else ""
+def _ours_and_paper(result: CellResult, most: int) -> tuple[str, str]:
+    """Our accuracy and the paper's. A cell with fewer seeds than `most` says how many it has."""
+    ours = result.interval.percent() if result.runs else "not run"
+    if 0 < len(result.runs) < most:
+        ours += f" ({len(result.runs)})"
+    return ours, f"{paper_mean(result.cell.paper):.2f}" if result.cell.paper else ""
+
+
+def differences_table(study: Study, results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of a table of differences on the same seeds, with the paper's."""
+    columns = list(dict.fromkeys(result.cell.column for result in results))
+    by_place = {(result.cell.row, result.cell.column): result for result in results}
+    lines = []
+    for first, second in study.pairs:
+        line = [f"{first} - {second}"]
+        for column in columns:
+            ours, other = by_place.get((first, column)), by_place.get((second, column))
+            line += _difference(ours, other) if ours and other else ("-", "-")
+        lines.append(line)
+    return ["", *(text for column in columns for text in (column, "paper"))], lines
+
+
+def _difference(first: CellResult, second: CellResult) -> tuple[str, str]:
+    """Our difference of two cells, with the number of seeds that both have, and the paper's difference."""
+    gap = paired(first.accuracy, second.accuracy)
+    ours = f"{gap.percent('+')} ({gap.number})" if gap else "not run"
+    if not (first.cell.paper and second.cell.paper):
+        return ours, ""
+    return ours, f"{paper_mean(first.cell.paper) - paper_mean(second.cell.paper):+.2f}"
 
 
 def details_table(study: Study, results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
@@ -50,14 +85,14 @@ def details_table(study: Study, results: Sequence[CellResult]) -> tuple[list[str
     heads = [first, "spread", "running", "paper", "rounds", "paper", "sent", "paper"]
     lines = []
     for result in results:
-        if result.cell.column == first:
+        if result.cell.column == first and result.runs:
             paper_sent, _, paper_rounds = study.sent.get(result.cell.row, "").rpartition(", ")
             ours = result.mean
             lines.append(
                 [
                     result.cell.row,
-                    f"{100 * ours.spread:.1f}",
-                    f"{100 * ours.running:.2f}",
+                    f"{100 * (ours.spread or 0):.1f}",
+                    f"{100 * (ours.running or 0):.2f}",
                     result.cell.paper.partition("± ")[2],
                     str(ours.converged),
                     paper_rounds,
@@ -86,6 +121,17 @@ def study_verdict(results: Sequence[CellResult]) -> list[str]:
     return [text, *([f"Reversed: {'; '.join(parts)}."] if parts else [])]
 
 
+def unfinished_note(results: Sequence[CellResult], seeds: int) -> list[str]:
+    """A sentence about runs that are missing; [] if there are none."""
+    missing = sum(max(0, seeds - len(result.runs)) for result in results)
+    if not missing:
+        return []
+    return [
+        f"This table is not finished: {missing} of {seeds * len(results)} figures (cells times seeds) are missing. A "
+        "number in brackets is the number of seeds of a cell that has fewer than others."
+    ]
+
+
 def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     """A table for the screen."""
     table = Table(box=SIMPLE_HEAD, padding=0)  # so that three columns of ours and the paper's fit 80 characters
@@ -107,12 +153,14 @@ def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def markdown_page(study: Study, results: Sequence[CellResult], quick: bool) -> str:
+def markdown_page(study: Study, results: Sequence[CellResult], quick: bool, seeds: int) -> str:
     """All tables and notes, with the command of each cell."""
     changes = f", with {', '.join(study.quick)}" if quick else ""
-    last = max(seed for result in results for seed in result.runs)
+    last = max((seed for result in results for seed in result.runs), default=0)
     parts = [f"# {study.title}", f"Seeds 0 to {last}{changes}." if last else f"Seed 0{changes}."]
-    parts += [ACCURACY_NOTE, _markdown(*accuracy_table(results))]
+    parts += [*unfinished_note(results, seeds), study.note or ACCURACY_NOTE, _markdown(*accuracy_table(results))]
+    if study.pairs:
+        parts += [DIFFERENCES_NOTE, _markdown(*differences_table(study, results))]
     if study.sent:
         parts += [DETAILS_NOTE, _markdown(*details_table(study, results))]
     parts += [*study_verdict(results), *([QUICK_NOTE] if quick else [])]

@@ -7,9 +7,9 @@ from typing import NamedTuple
 PAPER_SCALE, SMALLER = "run at paper scale", "run in a smaller or changed form"
 NOT_YET, CANNOT = "not run yet", "cannot be run here"
 _COMMAND = "`protofed reproduce`"
-_FEDNH, _MARGIN, _MPFEDCL = (f"python scripts/{name}_table.py" for name in ("fednh", "protomargin", "mpfedcl"))
+_MARGIN = "python scripts/protomargin_table.py"
 _SPIRAL = "python scripts/spiral_pictures.py"
-_ENCODER = "with an encoder that we trained"
+_ENCODER = "with an encoder trained on ImageNet"
 
 
 class Entry(NamedTuple):
@@ -62,34 +62,45 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "table1",
             "Table 1: Cifar10, Dir(0.3)",
             SMALLER,
-            f"`{_FEDNH} table1` makes it on a subset, with 60 rounds and four of ten methods",
+            f"{_COMMAND} makes it on a subset, in hours; docs/results/fednh.md says which cells have been run",
+        ),
+        ("table1-dir1", "Table 1: Cifar10, Dir(1.0)", NOT_YET, f"{_COMMAND} can make it on a subset, in hours"),
+        (
+            "table1-cifar100",
+            "Table 1: Cifar100, Dir(0.3)",
+            SMALLER,
+            f"{_COMMAND} makes it on a subset, in hours; docs/results/fednh.md says which cells have been run",
         ),
         (
-            "table1-others",
-            "Table 1: Dir(1.0), Cifar100, TinyImageNet",
+            "table1-cifar100-dir1",
+            "Table 1: Cifar100, Dir(1.0)",
             NOT_YET,
-            "run recipes/fednh-cifar10.toml with --set partition.alpha=1.0, --set data.name=cifar100 (a subset) or "
-            "--set data.name=tiny_imagenet (25 of 200 classes)",
+            f"{_COMMAND} can make it on a subset, in hours",
         ),
-        ("table2", "Table 2: fairness, Cifar10", SMALLER, f"`{_FEDNH} table1` makes it as a part of Table 1"),
         (
-            "table3",
-            "Table 3: 30 % of the clients",
+            "table1-tiny",
+            "Table 1: TinyImageNet",
             NOT_YET,
-            "run recipes/fednh-cifar10.toml with --set run.sample=0.3",
+            "run recipes/fednh-tiny.toml, which has 25 of 200 classes and takes days",
         ),
+        (
+            "table2",
+            "Table 2: fairness, Cifar10",
+            SMALLER,
+            f"{_COMMAND} makes it on a subset, from the runs of Table 1",
+        ),
+        ("table3", "Table 3: 30 % of the clients", NOT_YET, f"{_COMMAND} can make three of its rows, in hours"),
         (
             "figure1",
-            "Fig. 1: the spiral, centralised",
+            "Fig. 1, 5: the spiral, centralised",
             SMALLER,
-            f"`{_SPIRAL}` makes it with data, a net and clipping that differ from the authors'",
+            f"`{_SPIRAL}` makes them; the paper does not give the batch size",
         ),
         (
             "figure2",
             "Fig. 2: the spiral, federated",
             SMALLER,
-            f"`{_SPIRAL}` makes it with data, a net and clipping that differ from the authors', so that it neither "
-            "confirms nor refutes the paper's",
+            f"`{_SPIRAL}` makes it; the paper does not give the batch size and the number of rounds",
         ),
         (
             "figure3",
@@ -97,12 +108,18 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             NOT_YET,
             "`protofed draw DIR --what similarity` draws it from runs; docs/gallery.md has a small run of fednh",
         ),
-        ("figure4", "Fig. 4: rho", SMALLER, f"`{_FEDNH} rho` makes it with 30 rounds and one seed"),
+        ("figure4", "Fig. 4: rho", NOT_YET, f"{_COMMAND} can make it with 60 rounds and one seed"),
         (
             "figure6",
             "Fig. 6: representations of clients",
             NOT_YET,
             "`protofed draw DIR --what embeddings` draws it from runs",
+        ),
+        (
+            "protocol",
+            "the protocol of the authors' code",
+            SMALLER,
+            f"{_COMMAND} makes it next to figures of their code on the same subset",
         ),
     ),
     ("protomargin", "Prototype-guided FL (Michieli & Ozay 2021)"): (
@@ -147,29 +164,26 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             PAPER_SCALE,
             "every run of mpfedcl counts them; docs/results/mpfedcl.md has the numbers",
         ),
-        ("table5", "Table V: Digit-5 by domain", SMALLER, f"`{_MPFEDCL} domains` makes it {_ENCODER}"),
+        ("table5", "Table V: Digit-5 by domain", SMALLER, f"{_COMMAND} makes it {_ENCODER} and all images"),
+        (
+            "table5-few",
+            "Table V with 10 images per class",
+            SMALLER,
+            f"{_COMMAND} makes it {_ENCODER} and the likely number of images",
+        ),
         (
             "table6",
             "Table VI: label skew, MNIST",
             PAPER_SCALE,
-            f"`{_MPFEDCL} mnist` makes it, without the ReLU that the paper's net has on its logits",
+            f"{_COMMAND} makes it with and without the ReLU that the paper's net has on its logits",
         ),
-        ("table6-others", "Table VI: Digit-5, Office-10", NOT_YET, f"`{_MPFEDCL} labels` can make it {_ENCODER}"),
-        (
-            "table7",
-            "Table VII: Office-10 by domain",
-            SMALLER,
-            f"`{_MPFEDCL} domains` makes it {_ENCODER} and other numbers of rounds",
-        ),
-        (
-            "table7-others",
-            "Tables VII, VIII: Dir(0.5), equal time",
-            NOT_YET,
-            f"`{_MPFEDCL} labels` can make Dir(0.5) {_ENCODER} and other numbers of rounds; equal time has no command",
-        ),
-        ("figure5", "Fig. 5: K", NOT_YET, f"`{_MPFEDCL} k` can make it {_ENCODER}"),
-        ("figure8", "Fig. 8: alpha", NOT_YET, f"`{_MPFEDCL} alpha` can make it {_ENCODER}"),
-        ("figure9", "Fig. 9: 5 to 40 clients", NOT_YET, f"`{_MPFEDCL} clients` can make it {_ENCODER}"),
+        ("table6-digit5", "Table VI: Digit-5", SMALLER, f"{_COMMAND} makes it {_ENCODER}, in two readings"),
+        ("table6-office", "Table VI: Office-10", SMALLER, f"{_COMMAND} makes it {_ENCODER}, in two readings"),
+        ("table7", "Table VII: Digit-5 and Office-10", SMALLER, f"{_COMMAND} makes it {_ENCODER}"),
+        ("table8", "Table VIII: equal time", SMALLER, f"{_COMMAND} makes it {_ENCODER}, with 20 seconds per run"),
+        ("figure5", "Fig. 5: K", SMALLER, f"{_COMMAND} makes it {_ENCODER}, on validation sets"),
+        ("figure8", "Fig. 8: alpha", SMALLER, f"{_COMMAND} makes it {_ENCODER}, on Office-10"),
+        ("figure9", "Fig. 9: 5 to 40 clients", SMALLER, f"{_COMMAND} makes it on MNIST"),
         (
             "figure10",
             "Fig. 1, 10: embeddings, curves",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,15 @@ from protofed.studies.sweep import SweepRun
 
 CONVERGENCE_TOLERANCE, CONVERGENCE_ROUNDS = 0.005, 10
 """A run has converged in the first round whose accuracy is at most 0.005 below the mean of its last ten rounds."""
+BY_HEAD, BY_PROTOTYPE = "accuracy.head.mean", "accuracy.prototype.mean"
+"""The mean accuracy over clients on their own test sets, in result.json."""
+_LAST = "last "
+"""How the name of a figure begins that is a mean over the last rounds."""
+
+
+def server_in_last_rounds(number: int) -> str:
+    """The name of a figure: the mean accuracy of the server's model over the last rounds."""
+    return f"{_LAST}{number}.accuracy_global"
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class Cell:
     recipe: str  # its name in recipes/, without .toml
     words: tuple[str, ...] = ()  # changes to the recipe, "section.key=value"
     paper: str = ""  # the paper's figure, "95.04 ± 6.48"; "" if the paper does not have this cell
-    way: str = "head"  # the way of predicting: "head" or "prototype"
+    figure: str = BY_HEAD  # a path in result.json, or "last N." and a column of rounds.jsonl
 
     def out(self, root: Path, seed: int, changes: Sequence[str] = ()) -> Path:
         """The folder of a run. Cells of several studies with the same runs share it."""
@@ -67,9 +76,12 @@ class Study:
     quick: tuple[str, ...]  # changes that make every run short
     quick_columns: tuple[str, ...]
     differences: tuple[str, ...]  # known differences from the paper
-    sent: Mapping[str, str]  # the paper's thousands of numbers sent per round, and rounds to converge, by row
+    sent: Mapping[str, str] = field(default_factory=dict)  # the paper's thousands sent per round, rounds to converge
     picture: Callable[[Sequence[SweepRun]], Figure] | None = None
     seeds: int = 3
+    quick_seeds: int = 3
+    pairs: tuple[tuple[str, str], ...] = ()  # rows whose difference is shown, the second subtracted from the first
+    note: str = ""  # what the figures are, if they are not accuracies over clients
 
     def chosen(self, quick: bool) -> tuple[Cell, ...]:
         """The cells of the full or the quick version."""
@@ -92,12 +104,12 @@ class Study:
 
 
 class Figures(NamedTuple):
-    """The figures of one run."""
+    """The figures of one run. Those that a cell's figure does not have are None."""
 
-    accuracy: float  # mean over clients
-    spread: float  # standard deviation over clients
-    running: float  # standard deviation of a running average over clients, as in FedProto's authors' code
-    converged: int  # rounds until convergence
+    accuracy: float  # the cell's figure
+    spread: float | None  # standard deviation over clients
+    running: float | None  # standard deviation of a running average over clients, as in FedProto's authors' code
+    converged: int | None  # rounds until convergence
     sent: float  # numbers that all clients send per round
 
 
@@ -118,23 +130,42 @@ class CellResult(NamedTuple):
     @property
     def mean(self) -> Figures:
         """The mean over seeds; rounds until convergence are rounded."""
-        accuracy, spread, running, converged, sent = map(float, np.mean(list(self.runs.values()), 0))
-        return Figures(accuracy, spread, running, round(converged), sent)
+        columns = zip(*self.runs.values(), strict=True)
+        means: list[Any] = [None if None in values else float(np.mean(values)) for values in columns]
+        mean = Figures(*means)
+        return mean if mean.converged is None else mean._replace(converged=round(mean.converged))
 
 
 def cell_figures(cell: Cell, path: Path) -> Figures:
     """The figures of the finished run in this folder."""
-    folder, key = Folder(path), f"accuracy_{cell.way}"
-    result = folder.result()
+    folder = Folder(path)
+    result, rounds, sent = folder.result(), folder.rounds(), folder.result()["cost"]["up_params"]
+    section, _, key = cell.figure.partition(".")
+    if section.startswith(_LAST):
+        values = [row[key] for row in rounds[-int(section.removeprefix(_LAST)) :] if row.get(key) is not None]
+        return Figures(float(np.mean(values)), None, None, None, sent)
+    if cell.figure not in (BY_HEAD, BY_PROTOTYPE):
+        accuracy = _at(result, cell.figure)
+        if accuracy is None:
+            raise UserError(f"{path} has no figure {cell.figure}. Delete the folder to run it again.")
+        return Figures(accuracy, _at(result, f"{cell.figure}_std"), None, None, sent)
+    column = f"accuracy_{key.partition('.')[0]}"
     tested = [row for row in folder.clients() if row["test"]]
-    correct, total = [round(row[key] * row["test"]) for row in tested], [row["test"] for row in tested]
+    correct, total = [round(row[column] * row["test"]) for row in tested], [row["test"] for row in tested]
     return Figures(
-        result["accuracy"][cell.way]["mean"],
-        result["accuracy"][cell.way]["std"],
+        _at(result, cell.figure),
+        _at(result, cell.figure.replace("mean", "std")),
         (accuracy_mean_and_std(correct, total, "running") or {"std": 0.0})["std"],
-        converged({row["round"]: row[key] for row in folder.rounds() if row.get(key) is not None}),
-        result["cost"]["up_params"],
+        converged({row["round"]: row[column] for row in rounds if row.get(column) is not None}),
+        sent,
     )
+
+
+def _at(result: Any, path: str) -> Any:
+    """The value at a path with dots; None if there is none."""
+    for key in path.split("."):
+        result = result.get(key) if isinstance(result, Mapping) else None
+    return result
 
 
 def converged(accuracies: Mapping[int, float]) -> int:
@@ -193,7 +224,7 @@ def study_as_json(study: Study, results: Sequence[CellResult], quick: bool) -> d
         {
             "row": result.cell.row,
             "column": result.cell.column,
-            "way": result.cell.way,
+            "figure": result.cell.figure,
             "paper": result.cell.paper or None,
             "command": result.cell.command(0, study.changes(quick)),
             "digest": result.cell.digest(study.changes(quick)),
@@ -215,7 +246,7 @@ def read_kept(file: Path, study: Study, quick: bool) -> KeptFigures:
         stored_name = stored["name"] + (" --quick" if stored["quick"] else "")
         runs = {(cell["row"], cell["column"], cell["digest"]): cell["runs"] for cell in stored["cells"]}
         kept = {
-            (cell, int(seed)): Figures(**{name: value + 0 for name, value in run.items()})  # numbers, no null
+            (cell, int(seed)): Figures(**run)._replace(accuracy=run["accuracy"] + 0)  # a number, not null
             for cell in study.chosen(quick)
             for seed, run in runs.get((cell.row, cell.column, cell.digest(study.changes(quick))), {}).items()
         }
