@@ -12,6 +12,7 @@ import torch
 
 from protofed import training as local
 from protofed.core import Batch, KeptModel, Phase, Upload, Weights
+from protofed.engines.loop import Loop
 from protofed.engines.scoring import tally
 from protofed.errors import UserError
 from protofed.experiment.members import Members
@@ -25,10 +26,10 @@ from protofed.methods.fedprox import FedProx
 from protofed.methods.fedrep import FedRep
 from protofed.methods.fedrod import FedROD, KeptHead
 from protofed.methods.fesem import Centres, FeSEM
-from protofed.net import Net, selected
+from protofed.net import Net, selected, without_added
 from protofed.nets.cnn import Cnn
 from protofed.training import take_part, train_client
-from toys import config, everything, federation, figures, net, played
+from toys import config, everything, federation, figures, net, played, played_on
 
 EQUAL = [[0, 1, 2] * 3] * 4
 
@@ -299,6 +300,28 @@ def test_dittos_shared_model_is_fedavgs():
     same(runner.server.params, played(config("fedavg"), federation()).server.params)
 
 
+CLIPPED = {"clip": 0.05, "momentum": 0.9, "weight_decay": 0.01, "epochs": 2}
+"""Every gradient of the toys is longer than this `clip`, so that each step is scaled down."""
+
+
+def test_dittos_shared_model_is_fedavgs_to_the_last_bit_when_gradients_are_clipped():
+    ditto, fedavg, unclipped = (
+        played_on(Loop, config(name, rounds=2, train={**CLIPPED, **other}), federation()).server.params
+        for name, other in (("ditto", {}), ("fedavg", {}), ("fedavg", {"clip": 0.0}))
+    )
+    same(ditto, fedavg, rtol=0, atol=0)
+    assert all(not torch.equal(value, unclipped[name]) for name, value in fedavg.items())
+
+
+def test_dittos_personal_model_is_locals_when_gradients_are_clipped():
+    ditto, local = (
+        played_on(Loop, config(name, rounds=2, method={"initial_weights": "same", **more}, train=CLIPPED), federation())
+        for name, more in (("ditto", {"pull": 0.0}), ("local", {}))
+    )
+    for client, kept in local.engine.state().items():
+        same(ditto.engine.state()[client].params, kept.params, rtol=0, atol=0)
+
+
 def test_ditto_predicts_with_the_own_model():
     own = Net("line", lambda: (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), (2,), 2)
     one, two = (own.init(torch.Generator().manual_seed(seed)) for seed in (0, 1))
@@ -388,6 +411,20 @@ def test_fedrod_keeps_its_head_or_shares_a_hyper_network(options):
         assert kept[0].params["method.weight"].any()
         assert not any(name.startswith("method.") for name in runner.server.params)
     assert runner.rounds[-1]["accuracy_global"] is not None
+
+
+@pytest.mark.parametrize("hyper", [0, 8])
+def test_fedrods_personal_head_does_not_change_how_the_shared_model_is_clipped(hyper):
+    # the head that trains after the rest cannot touch the rest
+    together, after = (
+        played_on(
+            Loop,
+            config("fedrod", rounds=2, method={"personal": when, "hyper": hyper}, train=CLIPPED),
+            federation(),
+        ).server.params
+        for when in ("together", "after")
+    )
+    same(*(without_added(params) for params in (together, after)), rtol=0, atol=0)
 
 
 def test_with_equal_classes_fedrods_shared_model_is_fedavgs():

@@ -65,6 +65,24 @@ def test_stacks_are_the_loop_with_phases_that_train_parts():
     same(Stacked, config(Twice()), federation(nets=[net(dropout=0.4)] * 6))
 
 
+def test_stacks_are_the_loop_with_phases_that_differ_only_in_what_is_clipped_separately():
+    class Separately(Local):
+        def phases(self, epochs):
+            return Phase(1), Phase(1, clipped_separately=("head.",)), Phase(1, clipped_separately=("body.",))
+
+    class Together(Local):
+        def phases(self, epochs):
+            return Phase(1), Phase(1), Phase(1)
+
+    training = {"clip": 0.05, "momentum": 0.0}
+    same(Stacked, config(Separately(), train=training), federation())
+    separately, together = (
+        everything(played_on(Stacked, config(method, train=training), federation()))
+        for method in (Separately(), Together())
+    )
+    assert any(not torch.allclose(value, together[name], rtol=1e-3) for name, value in separately.items())
+
+
 def test_stacks_are_the_loop_with_augmented_images_and_own_constants():
     sections = {
         "data": {"clients": 4, "normalise": "client"},

@@ -80,6 +80,26 @@ def test_optimisers_equal_torch(options, reference, clip):
         torch.testing.assert_close(list(ours.values()), [one.detach() for one in theirs], rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("separately", "expected"),
+    [
+        ((), [3 * 3.5 / 13, 4 * 3.5 / 13, 3.5 * 12 / 13]),  # a norm of 13
+        (("head.",), [2.1, 2.8, 3.5]),  # norms of 5 and 12
+        (("not head.",), [2.1, 2.8, 3.5]),
+        (("body.a", "body.b"), [3.0, 3.5, 3.5]),  # norms of 3, 4 and 12; the first is short enough
+        (("method.",), [3 * 3.5 / 13, 4 * 3.5 / 13, 3.5 * 12 / 13]),  # no such part in this phase
+    ],
+)
+def test_parts_are_clipped_separately(separately, expected):
+    grads = dict(zip(("body.a", "body.b", "head.c"), torch.tensor([3.0, 4.0, 12.0]), strict=True))
+    zeros = {name: torch.zeros(()) for name in grads}
+    optimiser = Optimiser(TrainSection(clip=3.5, momentum=0.0), 1.0, separately)
+    moved, state = optimiser.step(zeros, grads, optimiser.start(zeros))
+    assert list(moved) == list(state["velocity"]) == list(grads)  # the order of names is part of a recorded step
+    # the norm is increased by 1e-6, and four operations in single precision round by 6e-8 each
+    assert [-float(value) for value in moved.values()] == pytest.approx(expected, rel=1e-6)
+
+
 def test_learning_rate_decays_by_round():
     assert [TrainSection(lr=1.0, decay=0.5).rate(round) for round in range(3)] == [1, 0.5, 0.25]
 

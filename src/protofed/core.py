@@ -64,6 +64,7 @@ class Phase(NamedTuple):
 
     epochs: int
     trains: tuple[str, ...] = ("",)  # the parts that train, as `net.selected` names them; "" is all
+    clipped_separately: tuple[str, ...] = ()  # parts that `train.clip` scales down separately from the rest
 
 
 class Upload(NamedTuple, Generic[Up]):

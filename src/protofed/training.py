@@ -58,7 +58,7 @@ class TrainSection:
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """L2 penalty: the gradient of each weight is increased by this number times the weight"""
     clip: Annotated[float, Ge(0)] = 0.0
-    """largest L2 norm of the gradient of all parameters; larger gradients are scaled down; 0: no limit"""
+    """largest L2 norm of the gradient of a model's parameters; larger gradients are scaled down; 0: no limit"""
     drop_last: bool = False
     """whether to skip the last batch of an epoch if it is short, unless it is the only one"""
     augment: tuple[Augmentation, ...] = ()
@@ -96,6 +96,7 @@ class Optimiser(NamedTuple):
 
     training: TrainSection
     lr: float | Tensor
+    clipped_separately: tuple[str, ...] = ()  # as in `Phase`
 
     def start(self, params: Params) -> dict[str, Params]:
         """The state before the first step."""
@@ -109,16 +110,25 @@ class Optimiser(NamedTuple):
         }
 
     def step(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
-        """One step: clip the gradient of all parameters together, add weight decay, then SGD with momentum or Adam."""
+        """One step: clip the gradient, add weight decay, then SGD with momentum or Adam."""
         training = self.training
         if training.clip:
-            norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
-            factor = (training.clip / (norm + 1e-6)).clamp(max=1)
-            grads = {name: grad * factor for name, grad in grads.items()}
+            grads = self._clip(grads)
         if training.weight_decay:
             grads = {name: grad + training.weight_decay * params[name] for name, grad in grads.items()}
         update = self._sgd if training.optimiser == "sgd" else self._adam
         return update(params, grads, state)
+
+    def _clip(self, grads: Params) -> Params:
+        """The gradients, each part of `clipped_separately` and the rest scaled down to a norm of at most `clip`."""
+        parts = [selected(grads, part) for part in self.clipped_separately]
+        rest = {name: grad for name, grad in grads.items() if not any(name in part for part in parts)}
+        clipped = dict(grads)
+        for part in filter(None, (*parts, rest)):
+            norm = torch.stack([grad.square().sum() for grad in part.values()]).sum().sqrt()
+            factor = (self.training.clip / (norm + 1e-6)).clamp(max=1)
+            clipped |= {name: grad * factor for name, grad in part.items()}
+        return clipped
 
     def _sgd(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
         velocity = {name: self.training.momentum * state["velocity"][name] + grad for name, grad in grads.items()}
@@ -174,10 +184,10 @@ def train_client(
     """
     net, outcome = site.net, Outcome({name: value.clone() for name, value in start.items()})
     schedule = batch_schedule(site, len(data), phases, training, purpose)
-    optimiser = Optimiser(training, training.rate(site.round))
     with in_training(net):
         for phase, epochs in zip(phases, schedule, strict=True):
             names = trainable_names(net, start, phase)
+            optimiser = Optimiser(training, training.rate(site.round), phase.clipped_separately)
             state = optimiser.start({name: outcome.params[name] for name in names})
             for batches in epochs:
                 outcome.observed = ()  # only the last epoch is reported

@@ -94,7 +94,7 @@ def train_together(
 ) -> list[Outcome]:
     """Train clients that have the same net and equal shapes of what they receive and keep.
 
-    Their phases must train the same parts; the numbers of epochs may differ.
+    Their phases must be equal; only the numbers of epochs may differ.
     """
     net, start = trainees[0].client.net, trainees[0].start
     schedules = [
@@ -113,14 +113,16 @@ def train_together(
             down = StackedTrees([trainees[position].down for position in order])
             kept = StackedTrees([trainees[position].kept for position in order])
             step = make_step(
-                (id(net), down.key, kept.key, tree_shapes(start)),
-                partial(_mapped_step, method, net, training, down, kept),
+                (id(net), phase.clipped_separately, down.key, kept.key, tree_shapes(start)),
+                partial(_mapped_step, method, net, phase, training, down, kept),
             )
             StackedPhase([plans[position] for position in order], down, kept, names, training, step).run()
     return outcomes
 
 
-def _mapped_step(method: AnyMethod, net: Net, training: TrainSection, downs: StackedTrees, kepts: StackedTrees) -> Step:
+def _mapped_step(
+    method: AnyMethod, net: Net, phase: Phase, training: TrainSection, downs: StackedTrees, kepts: StackedTrees
+) -> Step:
     """One step of one client, mapped over clients.
 
     It returns the new parameters, the new state of the optimiser, and (terms of the loss, observed tensors).
@@ -136,7 +138,7 @@ def _mapped_step(method: AnyMethod, net: Net, training: TrainSection, downs: Sta
             return loss.total, (loss.terms, loss.observed)
 
         grads, report = grad(total_loss, has_aux=True)(trainable)
-        new_params, new_state = Optimiser(training, lr).step(trainable, grads, state)
+        new_params, new_state = Optimiser(training, lr, phase.clipped_separately).step(trainable, grads, state)
         return new_params, new_state, report
 
     return vmap(step, in_dims=(0, 0, 0, 0, 0, downs.dims, kepts.dims, None))

@@ -39,8 +39,8 @@ class Stacked(Loop):
         for number, down in downs.items():
             client, kept = self.client(number, round)
             alone = number if client.net.trains_alone else None
-            trains = tuple(phase.trains for phase in self.method.phases(self.epochs(number, plan)))
-            alike.setdefault((id(client.net), alone, trains, tree_shapes(down), tree_shapes(kept)), []).append(number)
+            phases = tuple(phase._replace(epochs=0) for phase in self.method.phases(self.epochs(number, plan)))
+            alike.setdefault((id(client.net), alone, phases, tree_shapes(down), tree_shapes(kept)), []).append(number)
         stacks = []
         for numbers in alike.values():
             count = -(-len(numbers) // LARGEST_STACK)

@@ -17,6 +17,7 @@ from protofed.core import (
     Needs,
     Net,
     Params,
+    Phase,
     Scores,
     Site,
     Trained,
@@ -55,6 +56,10 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     def receive(self, kept: KeptModel, down: Weights) -> Params:
         """Both models: the shared one, and the personal one as parameters that the method adds."""
         return {**down.params, **{f"{ADDED}{name}": value for name, value in kept.params.items()}}
+
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        """Both models train in the same steps, but do not influence each other's gradient clipping."""
+        return (Phase(epochs, clipped_separately=(ADDED,)),)
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: KeptModel) -> Loss:
         """The cross-entropy of both models, and for the personal one (Eq. Ditto) λ/2 ||v - w_t||^2."""

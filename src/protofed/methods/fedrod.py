@@ -74,7 +74,7 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         if self.personal == "together":
-            return (Phase(epochs),)
+            return (Phase(epochs, clipped_separately=(ADDED,)),)
         return Phase(epochs, (f"not {ADDED}",)), Phase(epochs, (ADDED,))
 
     def personal_head(self, params: Params, shares: Tensor) -> tuple[Tensor, Tensor]:
