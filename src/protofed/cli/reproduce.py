@@ -138,7 +138,7 @@ def _run_study(
     if study.sent:
         console.print(page.rich_table(*page.details_table(study, results)))
         say(console, page.DETAILS_NOTE)
-    for line in (*page.study_verdict(results), *([page.QUICK_NOTE] if quick else [])):
+    for line in [page.QUICK_NOTE] if quick else page.study_verdict(results):
         say(console, line)
     for line in study.differences:
         say(console, f"Known difference: {line}")

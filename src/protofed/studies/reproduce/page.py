@@ -147,7 +147,7 @@ def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def _markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     rows = [list(heads), ["---"] * len(heads), *map(list, lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -158,12 +158,12 @@ def markdown_page(study: Study, results: Sequence[CellResult], quick: bool, seed
     changes = f", with {', '.join(study.quick)}" if quick else ""
     last = max((seed for result in results for seed in result.runs), default=0)
     parts = [f"# {study.title}", f"Seeds 0 to {last}{changes}." if last else f"Seed 0{changes}."]
-    parts += [*unfinished_note(results, seeds), study.note or ACCURACY_NOTE, _markdown(*accuracy_table(results))]
+    parts += [*unfinished_note(results, seeds), study.note or ACCURACY_NOTE, markdown_table(*accuracy_table(results))]
     if study.pairs:
-        parts += [DIFFERENCES_NOTE, _markdown(*differences_table(study, results))]
+        parts += [DIFFERENCES_NOTE, markdown_table(*differences_table(study, results))]
     if study.sent:
-        parts += [DETAILS_NOTE, _markdown(*details_table(study, results))]
-    parts += [*study_verdict(results), *([QUICK_NOTE] if quick else [])]
+        parts += [DETAILS_NOTE, markdown_table(*details_table(study, results))]
+    parts += [QUICK_NOTE] if quick else study_verdict(results)
     if study.differences:
         parts += ["Known differences from the paper:", "\n".join(f"- {line}" for line in study.differences)]
     commands = dict.fromkeys(result.cell.command(0, study.changes(quick)) for result in results)
