@@ -413,6 +413,59 @@ def test_fedrod_keeps_its_head_or_shares_a_hyper_network(options):
     assert runner.rounds[-1]["accuracy_global"] is not None
 
 
+def unbiased() -> Net:
+    """A net with a head of one dense layer without a bias."""
+    return Net("unbiased", lambda: (torch.nn.Linear(4, 5), torch.nn.Linear(5, 3, bias=False)), (4,), 3)
+
+
+@pytest.mark.parametrize("hyper", [0, 8])
+def test_fedrods_personal_head_has_a_bias_only_if_the_shared_head_has_one(hyper):
+    for number, (made, names) in enumerate(
+        ((unbiased(), {"method.weight"}), (net(), {"method.weight", "method.bias"}))
+    ):
+        runner = played(config("fedrod", method={"hyper": hyper}), federation(EQUAL, [made] * 4))
+        kept, server = runner.engine.state()[0], runner.server.params
+        assert set(kept.params) == (set() if hyper else names)
+        if hyper:
+            assert server["method.hyper2"].shape == (3 * (5 + number), 8)
+        x = runner.members.train[0].take(torch.arange(9))[0]
+        params = runner.method.receive(kept, runner.server)
+        exported = runner.method.exportable_params(params, kept)
+        answer = runner.method.predict(made, params, x, runner.server, kept)["head"]
+        torch.testing.assert_close(made(exported, x)[1], answer)
+        assert not torch.allclose(made(params, x)[1], answer, atol=1e-3)  # the personal head counts
+
+
+def test_fedrod_by_hand_without_a_bias():
+    # z = (1, 2); shared head: (1, 2); personal head: (1 * 3 + 2 * 0, 1 * 0 + 2 * -1) = (3, -2)
+    own = Net("line", lambda: (torch.nn.Identity(), torch.nn.Linear(2, 2, bias=False)), (2,), 2)
+    params = {"head.weight": torch.eye(2), "method.weight": torch.tensor([[3.0, 0.0], [0.0, -1.0]])}
+    kept = KeptHead({"method.weight": params["method.weight"]}, torch.tensor([0.5, 0.5]))
+    x = torch.tensor([[1.0, 2.0]])
+    assert FedROD().predict(own, params, x, Weights({}), kept)["head"].tolist() == [[4.0, 0.0]]
+    # the hyper-network: relu((1, -1) * 0.5) = (0.5, 0), times the columns (6, 0, 0, -2) and anything
+    hyper = {
+        "head.weight": torch.eye(2),
+        "method.hyper1": torch.tensor([[1.0, 0.0], [-1.0, 0.0]]),
+        "method.hyper2": torch.tensor([[6.0, 7.0], [0.0, 7.0], [0.0, 7.0], [-2.0, 7.0]]),
+    }
+    kept = KeptHead({}, torch.tensor([0.5, 0.5]))
+    assert FedROD(hyper=2).predict(own, hyper, x, Weights({}), kept)["head"].tolist() == [[4.0, 0.0]]
+    assert FedROD(hyper=2).exportable_params(hyper, kept)["head.weight"].tolist() == [[4.0, 0.0], [0.0, 0.0]]
+
+
+def test_fedrod_does_not_export_a_head_of_two_layers():
+    def layers():
+        return torch.nn.Linear(4, 5), torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Linear(5, 3))
+
+    deep = Net("deep", layers, (4,), 3)
+    members = federation(EQUAL, [deep] * 4)
+    for method in (FedROD(), FedROD(hyper=4)):
+        kept = method.join(members.client(0, 0, 0))
+        with pytest.raises(UserError, match="one dense layer"):
+            method.exportable_params(method.receive(kept, method.start(members.server(0, 0))), kept)
+
+
 @pytest.mark.parametrize("hyper", [0, 8])
 def test_fedrods_personal_head_does_not_change_how_the_shared_model_is_clipped(hyper):
     # the head that trains after the rest cannot touch the rest

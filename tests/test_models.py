@@ -209,6 +209,30 @@ def test_an_exported_state_dict_is_the_models(run, command, tmp_path):  # noqa: 
     )
 
 
+@pytest.mark.parametrize("hyper", [0, 16])
+def test_fedrod_exports_fednhs_net_which_has_a_head_without_bias(hyper, digits, command, tmp_path):  # noqa: F811
+    table = {
+        "run": {"rounds": 2},
+        "data": {"clients": 4},
+        "net": {"name": "cnn_fednh", "kernel": 3, "padding": "same", "channels": [8, 8], "dense": [24, 16]},
+        "method": {"name": "fedrod", "hyper": hyper, "personal": "after"},
+    }
+    result = protofed.run(table, tmp_path / "run")
+    code, out, error = command("export", str(result.folder), "--client", "1", "--out", str(tmp_path / "c.safetensors"))
+    assert code == 0, error
+    assert "cnn_fednh" in out
+    state = load_file(tmp_path / "c.safetensors")
+    assert [tuple(value.shape) for name, value in state.items() if name.startswith("head.")] == [(10, 16)]
+    module = result.model(1)
+    module.load_state_dict(state)
+    predicted = result.predict(digits.test.x.numpy(), 1)
+    with torch.no_grad():
+        scores = module(digits.test.normalised(digits.test.x)).numpy()
+    # the heads are summed before or after the product: sums of 16 numbers, rounded by 6e-8 each
+    np.testing.assert_allclose(scores, predicted["scores"], rtol=1e-5, atol=1e-5)
+    assert (scores.argmax(1) == predicted["label"]).all()
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_an_exported_onnx_graph_gives_the_same_from_raw_inputs(run, digits, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -59,15 +59,17 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
     def start(self, site: Site) -> Weights:
         params = site.fresh_params()
         if self.hyper:
-            classes, head_size = site.net.classes, site.net.classes * (site.net.dim + 1)
+            classes, head_size = site.net.classes, site.net.classes * (site.net.dim + _has_bias(site.net))
             params[HYPER1] = torch.randn(self.hyper, classes, generator=site.generator("hyper")) / classes**0.5
             params[HYPER2] = torch.zeros(head_size, self.hyper)  # at first, personal heads add nothing
         return Weights(params)
 
     def join(self, client: Client) -> KeptHead:
         net, counts = client.net, torch.bincount(client.data.labels, minlength=client.net.classes).float()
-        head = {WEIGHT: torch.zeros(net.classes, net.dim), BIAS: torch.zeros(net.classes)}
-        return KeptHead({} if self.hyper else head, counts / counts.sum().clamp(min=1))
+        head = {} if self.hyper else {WEIGHT: torch.zeros(net.classes, net.dim)}
+        if head and _has_bias(net):
+            head[BIAS] = torch.zeros(net.classes)
+        return KeptHead(head, counts / counts.sum().clamp(min=1))
 
     def receive(self, kept: KeptHead, down: Weights) -> Params:
         return {**down.params, **kept.params}
@@ -77,17 +79,17 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
             return (Phase(epochs, clipped_separately=(ADDED,)),)
         return Phase(epochs, (f"not {ADDED}",)), Phase(epochs, (ADDED,))
 
-    def personal_head(self, params: Params, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """The weight [classes, dim] and bias [classes] of the personal head."""
+    def personal_head(self, params: Params, dim: int, shares: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The weight [classes, dim] of the personal head, and its bias [classes] if it has one."""
         if WEIGHT in params:
-            return params[WEIGHT], params[BIAS]
+            return params[WEIGHT], params.get(BIAS)
         computed = (params[HYPER2] @ torch.relu(params[HYPER1] @ shares)).reshape(len(shares), -1)
-        return computed[:, :-1], computed[:, -1]
+        return computed[:, :dim], computed[:, dim] if computed.shape[1] > dim else None
 
     def personal_scores(self, params: Params, z: Tensor, shares: Tensor) -> Tensor:
         """The scores [n, classes] of the personal head."""
-        weight, bias = self.personal_head(params, shares)
-        return z @ weight.T + bias
+        weight, bias = self.personal_head(params, z.shape[-1], shares)
+        return z @ weight.T if bias is None else z @ weight.T + bias
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: KeptHead) -> Loss:
         """Shared head: balanced softmax. Personal head: cross-entropy of both, without a gradient to the rest."""
@@ -108,12 +110,13 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
         return Weights(average_uploads(uploads, equal=self.weights == "equal"))
 
     def exportable_params(self, params: Params, kept: KeptHead) -> Params:
-        """The sum of both heads, which exists if the shared head is one dense layer with a bias."""
-        weight, bias = self.personal_head(params, kept.shares)
+        """The sum of both heads, which exists if the shared head is one dense layer."""
         head = selected(params, "head.")
-        if sorted(value.shape for value in head.values()) != sorted((weight.shape, bias.shape)):
-            raise UserError("fedrod can only export a model whose head is one dense layer with a bias. Use such a net.")
-        return {**params, **{name: value + (weight if value.dim() == 2 else bias) for name, value in head.items()}}
+        dim = next((value.shape[1] for value in head.values() if value.dim() == 2), 0)
+        personal = {part.shape: part for part in self.personal_head(params, dim, kept.shares) if part is not None}
+        if sorted(value.shape for value in head.values()) != sorted(personal):
+            raise UserError("fedrod can only export a model whose head is one dense layer. Use such a net.")
+        return {**params, **{name: value + personal[value.shape] for name, value in head.items()}}
 
     def predict(self, net: Net, params: Params, x: Tensor, down: Weights, kept: KeptHead) -> Scores:
         z = net.embed(params, x)
@@ -121,3 +124,8 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
 
     def predict_global(self, net: Net, server: Weights, x: Tensor) -> Scores:
         return {"head": net(without_added(server.params), x)[1]}
+
+
+def _has_bias(net: Net) -> bool:
+    """Whether the personal head has a bias. It has none if the net's head is a dense layer without one, as in FedNH."""
+    return [len(shape) for name, shape in net.shapes.items() if name.startswith("head.")] != [2]
