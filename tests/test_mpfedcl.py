@@ -12,16 +12,20 @@ import torch
 from sklearn.cluster import KMeans
 
 from protofed.core import Batch, Prototypes, Upload
-from protofed.methods.mpfedcl import Candidates, MpFedCL
+from protofed.methods.mpfedcl import Candidates, MpFedCL, PooledModel
 from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded_by_class
 from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.net import Net
 from protofed.nets.mlp import MlpMpFedCL
-from toys import config, everything, federation, figures, played
+from toys import LABELS, config, everything, federation, figures, played
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+SERVER = SimpleNamespace(generator=lambda purpose: generator())
+"""A site at which every purpose has the same generator."""
 
 
 def blobs(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,8 +109,13 @@ POOL = Prototypes(
 )
 
 
+def sent(pool: Prototypes, name: str = "pool") -> PooledModel:
+    """What clients get of a pool."""
+    return PooledModel({}, {name: pool})
+
+
 def test_eq9_and_eq10_padding_by_hand():
-    slots = MpFedCL(unit=False).prepare(ModelWithPrototypes({}, POOL))
+    slots = MpFedCL(unit=False).prepare(sent(POOL))
     assert slots.seen.tolist() == [1, 1, 0]
     assert slots.u[0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
     # Client 0 has fewer than two of class 1: both are the mean of all three, (0, 6). Client 1's stay.
@@ -134,9 +143,8 @@ def test_eq11_by_hand():
 
 
 def test_eq11_with_unit_lengths_by_hand():
-    slots = MpFedCL(k=1).prepare(
-        ModelWithPrototypes({}, Prototypes(torch.tensor([[[2.0, 0.0]], [[0.0, 9.0]]]), torch.ones(2, 1)))
-    )
+    pool = Prototypes(torch.tensor([[[2.0, 0.0]], [[0.0, 9.0]]]), torch.ones(2, 1))
+    slots = MpFedCL(k=1).prepare(sent(pool))
     found = MpFedCL(temperature=1.0).contrastive_loss(torch.tensor([[3.0, 4.0]]), BATCH, slots).item()
     assert found == pytest.approx(-log_share(0.6, 0.8), rel=1e-5)
 
@@ -151,7 +159,7 @@ def test_eq11_pulls_to_the_own_class_and_pushes_from_others():
 
 @pytest.mark.parametrize("positives", ["own", "letter"])
 def test_while_the_pool_is_empty_there_is_no_contrast(positives):
-    slots = MpFedCL().prepare(ModelWithPrototypes({}, Prototypes.empty(3, 2, 4)))
+    slots = MpFedCL().prepare(sent(Prototypes.empty(3, 2, 4)))
     z = torch.tensor([[0.6, 0.8]], requires_grad=True)
     loss = MpFedCL(positives=positives).contrastive_loss(z, BATCH, slots)
     assert loss.item() == 0
@@ -165,25 +173,22 @@ def test_a_sample_of_a_class_that_nobody_sent_is_left_out():
 
 def test_eq8_and_the_average_by_hand():
     method = MpFedCL(k=1)
-    site = SimpleNamespace(generator=lambda purpose: generator())
     server = method.start(federation().server(0, 0))
 
     def upload(client, value, size):
         own = Prototypes.of(torch.full((2, 5), float(value)), torch.tensor([0, 0]), 3)
         return Upload(client, size, 1, 1.0, ModelWithPrototypes({"w": torch.tensor([float(value)])}, own))
 
-    after = method.aggregate(site, server, [upload(1, 4, 30), upload(4, 8, 10)])
+    after = method.aggregate(SERVER, server, [upload(1, 4, 30), upload(4, 8, 10)])
     assert after.params["w"].item() == 5
     assert after.pool.support[0].tolist() == [0, 2, 0, 0, 2, 0]
-    later = method.aggregate(site, after, [upload(1, 6, 1)])
+    later = method.aggregate(SERVER, after, [upload(1, 6, 1)])
     assert later.pool.mean[0, :, 0].tolist() == [0, 6, 0, 0, 8, 0]  # who was not there keeps its modes
 
 
 def test_eq13_by_hand():
     net = lambda params, x: (x, torch.zeros(len(x), 3))  # noqa: E731
-    scores = MpFedCL().predict(net, {}, torch.tensor([[4.0, 0.0], [0.0, 9.0]]), ModelWithPrototypes({}, POOL), ())[
-        "prototype"
-    ]
+    scores = MpFedCL().predict(net, {}, torch.tensor([[4.0, 0.0], [0.0, 9.0]]), sent(POOL), ())["prototype"]
     assert (-scores).tolist() == [
         [1, pytest.approx(math.hypot(4, 2)), math.inf],
         [pytest.approx(math.hypot(1, 9)), 1, math.inf],
@@ -205,24 +210,46 @@ def test_without_contrast_it_is_fedavg():
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
 
 
-def test_a_capped_pool_is_merged_class_by_class():
-    site = SimpleNamespace(generator=lambda purpose: generator())
-    merged = MpFedCL(cap=2).capped(POOL, site)
+def test_a_class_with_more_prototypes_than_the_cap_is_merged():
+    assert MpFedCL(cap=4).merge(POOL, SERVER) == {}  # class 0 has four
+    merged = MpFedCL(cap=3).merge(POOL, SERVER)["merged"]
+    assert merged.mean.shape == (3, 3, 2)
     assert merged.support.sum(1).tolist() == [4, 3, 0]
-    assert merged.mean.shape == (3, 2, 2)
-    runner = played(config("mpfedcl", method={"cap": 3}), federation())
-    assert runner.method.broadcast(runner.server, 0).prototypes.mean.shape[1] == 3
-    assert runner.server.pool.mean.shape[1] == 12
-    assert figures(runner)["accuracy"]["prototype"] is not None
+    # Class 0 has more than three: two of its neighbours are one centre now. Class 1 has three: they stay.
+    assert sorted(merged.support[0].tolist()) == [1, 1, 2]
+    assert sorted(merged.mean[1].tolist()) == [[0, 2], [0, 6], [0, 10]]
 
 
-def test_a_cap_that_is_not_exceeded_changes_nothing():
-    ends = [
-        everything(played(config("mpfedcl", method={"k": 1, "cap": cap}), federation([[0, 1, 2] * 3] * 3)))
-        for cap in (0, 3)
-    ]
-    for name, value in ends[0].items():
-        assert torch.equal(value, ends[1][name]), name
+def test_merged_prototypes_belong_to_no_client():
+    merged = Prototypes(POOL.mean[:2], POOL.support[:2])
+    slots = MpFedCL(unit=False).prepare(sent(merged, "merged"))
+    assert slots.u[1].tolist() == [[0, 2], [0, 6], [0, 6], [0, 10]]  # only the missing one is the mean
+    assert MpFedCL(unit=False).prepare(sent(merged)).u[1].tolist() == [[0, 6], [0, 6], [0, 6], [0, 10]]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("labels", [LABELS, [[0, 1, 2] * 3] * 3], ids=["awkward", "equal"])
+def test_a_cap_that_is_not_exceeded_changes_nothing(k, labels):
+    plain = played(config("mpfedcl", method={"k": k}), federation(labels))
+    largest = int((plain.server.pool.support > 0).sum(1).max())
+    assert largest < plain.server.pool.support.shape[1] or labels is not LABELS  # fewer prototypes than slots
+    for cap in (largest, 100):
+        capped = played(config("mpfedcl", method={"k": k, "cap": cap}), federation(labels))
+        assert everything(plain).keys() == everything(capped).keys()
+        for name, value in everything(plain).items():
+            assert torch.equal(value, everything(capped)[name]), (cap, name)
+    assert [row["down_bytes"] for row in capped.rounds] == [row["down_bytes"] for row in plain.rounds]
+
+
+def test_a_cap_that_is_exceeded_is_kept_to():
+    plain, capped = (played(config("mpfedcl", method={"cap": cap}), federation()) for cap in (0, 3))
+    down = capped.method.broadcast(capped.server, 0)
+    assert list(down.prototypes) == ["merged"]
+    assert down.pool.mean.shape[1] == 3
+    assert capped.server.pool.mean.shape[1] == 12
+    assert figures(capped)["accuracy"]["prototype"] is not None
+    assert capped.rounds[-1]["down_params"] < plain.rounds[-1]["down_params"]
+    assert any(not torch.equal(value, plain.server.params[name]) for name, value in capped.server.params.items())
 
 
 def test_a_client_that_diverged_is_refused_whatever_the_clustering():

@@ -37,14 +37,26 @@ from protofed.methods.parts.shared_model import SharedModel
 
 
 class PoolingServer(NamedTuple):
-    """The server's state: the model, the pool U of Eq. (8), and what clients are sent of the pool.
+    """The server's state: the model, the pool U of Eq. (8), and the merged pool if the pool is too large to be sent.
 
     The prototypes of client i are in the slots i K, ..., (i + 1) K - 1 of the pool.
     """
 
     params: Params
     pool: Prototypes
-    sent: Prototypes
+    merged: dict[str, Prototypes]  # {"merged": ...} if a class has more than `cap` prototypes, otherwise {}
+
+
+class PooledModel(NamedTuple):
+    """The message to clients: the model, and the prototypes under a name that says whether they were merged."""
+
+    params: Params
+    prototypes: dict[str, Prototypes]  # {"pool": ...} or {"merged": ...}
+
+    @property
+    def pool(self) -> Prototypes:
+        """The prototypes, merged or not."""
+        return next(iter(self.prototypes.values()))
 
 
 class Candidates(NamedTuple):
@@ -55,7 +67,7 @@ class Candidates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MpFedCL(SharedModel, Method[PoolingServer, ModelWithPrototypes, ModelWithPrototypes, Nothing]):
+class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototypes, Nothing]):
     """Clients share weights and several prototypes per class, and contrast their embeddings with all prototypes."""
 
     needs: ClassVar[Needs] = "equal nets"
@@ -73,7 +85,7 @@ class MpFedCL(SharedModel, Method[PoolingServer, ModelWithPrototypes, ModelWithP
     unit: bool = True
     """Whether embeddings and prototypes have unit length in Eq. (11). The paper does not say."""
     cap: Annotated[int, Ge(0)] = 0
-    """Largest number of prototypes per class that is sent; larger pools are merged by k-means. 0: no limit (paper)."""
+    """Largest number of prototypes per class that clients are sent; a larger pool is merged. 0: no limit (paper)."""
     eps: Annotated[float, Ge(0)] = 0.0
     """Radius of `dbscan`; 0: the median distance to the `neighbours`-th nearest point, per class."""
     neighbours: Annotated[int, Ge(1)] = 4
@@ -86,26 +98,25 @@ class MpFedCL(SharedModel, Method[PoolingServer, ModelWithPrototypes, ModelWithP
 
     def start(self, site: Site) -> PoolingServer:
         pool = Prototypes.empty(site.net.classes, site.net.dim, site.clients * self.modes)
-        return PoolingServer(site.fresh_params(), pool, self.capped(pool, site))
+        return PoolingServer(site.fresh_params(), pool, {})
 
-    def capped(self, pool: Prototypes, site: Site) -> Prototypes:
-        """The pool, or at most `cap` prototypes per class by k-means over it. Their supports count prototypes."""
-        classes, slots, dim = pool.mean.shape
-        if not self.cap or slots <= self.cap:
-            return pool
-        label, slot = pool.support.nonzero(as_tuple=True)
-        if not len(label):
-            return Prototypes.empty(classes, dim, self.cap)
-        return clusters.kmeans(pool.mean[label, slot], label, classes, self.cap, site.generator("merge"))
+    def merge(self, pool: Prototypes, site: Site) -> dict[str, Prototypes]:
+        """If a class has more than `cap` prototypes: up to `cap` centres per class. Their supports count prototypes."""
+        held = pool.support > 0
+        if not self.cap or held.sum(1).max() <= self.cap:
+            return {}
+        label, slot = held.nonzero(as_tuple=True)
+        centres = clusters.kmeans(pool.mean[label, slot], label, len(held), self.cap, site.generator("merge"))
+        return {"merged": centres}
 
-    def broadcast(self, server: PoolingServer, client: int) -> ModelWithPrototypes:
-        return ModelWithPrototypes(server.params, server.sent)
+    def broadcast(self, server: PoolingServer, client: int) -> PooledModel:
+        return PooledModel(server.params, server.merged or {"pool": server.pool})
 
-    def prepare(self, down: ModelWithPrototypes) -> Candidates:
+    def prepare(self, down: PooledModel) -> Candidates:
         """Eq. (9), (10): where a client has fewer than K prototypes of a class, the mean of the class replaces them."""
-        u, held = down.prototypes.mean, down.prototypes.support > 0
+        u, held = down.pool.mean, down.pool.support > 0
         class_mean = u.sum(1) / held.sum(1).clamp(min=1).unsqueeze(-1)  # Eq. (9): [classes, dim]
-        per_client = 1 if self.cap else self.modes  # merged prototypes belong to no client
+        per_client = 1 if "merged" in down.prototypes else self.modes  # merged prototypes belong to no client
         complete = held.unflatten(1, (-1, per_client)).all(-1).repeat_interleave(per_client, 1)
         filled = torch.where(complete.unsqueeze(-1), u, class_mean.unsqueeze(1))  # Eq. (10)
         return Candidates(self.scaled(filled), held.any(1))
@@ -132,7 +143,7 @@ class MpFedCL(SharedModel, Method[PoolingServer, ModelWithPrototypes, ModelWithP
         mean_positive = (log_probability * positive).sum(-1) / positive.sum(-1).clamp(min=1)
         return -weighted_mean(mean_positive, batch.weight)
 
-    def upload(self, trained: Trained[ModelWithPrototypes, Nothing]) -> ModelWithPrototypes:
+    def upload(self, trained: Trained[PooledModel, Nothing]) -> ModelWithPrototypes:
         """Eq. (6), (7)."""
         z, y = trained.features()
         classes = trained.net.classes
@@ -152,12 +163,12 @@ class MpFedCL(SharedModel, Method[PoolingServer, ModelWithPrototypes, ModelWithP
         for upload in uploads:
             slots = slice(upload.client * self.modes, (upload.client + 1) * self.modes)
             pool.mean[:, slots], pool.support[:, slots] = upload.message.prototypes
-        return PoolingServer(average_uploads(uploads), pool, self.capped(pool, site))
+        return PoolingServer(average_uploads(uploads), pool, self.merge(pool, site))
 
-    def predict(self, net: Net, params: Params, x: Tensor, down: ModelWithPrototypes, kept: Nothing) -> Scores:
+    def predict(self, net: Net, params: Params, x: Tensor, down: PooledModel, kept: Nothing) -> Scores:
         """By the head, and Eq. (13): the class of the nearest prototype of the pool."""
         z, logits = net(params, x)
-        return {"head": logits, "prototype": -down.prototypes.distances(z)}
+        return {"head": logits, "prototype": -down.pool.distances(z)}
 
     def predict_global(self, net: Net, server: PoolingServer, x: Tensor) -> Scores:
         return self.predict(net, server.params, x, self.broadcast(server, 0), ())
