@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 
 from protofed.core import Batch, Prototypes, Upload
 from protofed.methods.mpfedcl import Candidates, MpFedCL, PooledModel
-from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded_by_class
+from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded_by_class, random_points
 from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.net import Net
 from protofed.nets.mlp import MlpMpFedCL
@@ -63,13 +63,57 @@ def test_kmeans_finds_groups_and_is_a_function_of_the_generator():
     assert torch.equal(found.mean, again.mean)
 
 
-def test_a_class_with_fewer_examples_than_k_has_as_many_centres():
+# A class of 16 equal points and 4 points far away from them and from each other: five groups.
+OUTLIERS = torch.tensor([[0.0, 0.0]] * 16 + [[100.0, 0.0], [0.0, 100.0], [-100.0, 0.0], [0.0, -100.0]])
+
+
+def found_all(starts: str, tries: int = 1, seeds: int = 40) -> float:
+    """The share of the seeds with which k-means finds the five groups."""
+    one_class = torch.zeros(len(OUTLIERS), dtype=torch.long)
+    found = [kmeans(OUTLIERS, one_class, 1, 5, generator(seed), starts, tries) for seed in range(seeds)]
+    return sum(sorted(one.support[0].tolist()) == [1, 1, 1, 1, 16] for one in found) / seeds
+
+
+def test_starts_far_apart_find_groups_that_random_starts_miss():
+    assert found_all("kmeans++") == 1  # a start at an equal point has probability 0 after the first
+    # Five of the 20 points at random: all four far ones and one of the 16 others has probability 16 / 15,504.
+    assert found_all("random") < 0.1
+
+
+def test_random_starts_are_different_points_of_the_class():
+    z, y = torch.arange(12.0).unsqueeze(1), torch.tensor([0, 1] * 6)
+    drawn = torch.stack([random_points(*padded_by_class(z, y, 2), 3, generator(seed)) for seed in range(300)])
+    assert drawn.shape == (300, 2, 3, 1)
+    assert all(len(set(values)) == 3 for values in drawn.flatten(0, 1).squeeze(-1).tolist())
+    for label in (0, 1):  # each of 6 points is drawn by half of the 300: 150 with a standard deviation of 9
+        values, counts = drawn[:, label].flatten().unique(return_counts=True)
+        assert values.tolist() == z[y == label].flatten().tolist()
+        assert (counts - 150).abs().max() < 45
+
+
+def test_several_tries_keep_the_best_try_of_each_class():
+    z, y = blobs(5)
+    tries, draw = [], generator(2)
+    for _ in range(4):  # the same generator, one try after another
+        tries.append(kmeans(z, y, 3, 6, draw, "random"))
+    spread = torch.tensor([[inertia(z[y == label], one.mean[label]) for label in range(3)] for one in tries])
+    best = spread.min(0).values
+    assert (spread > 1.01 * best).any(1).all()  # no single try is the best for every class
+    found = kmeans(z, y, 3, 6, generator(2), "random", tries=4)
+    for label in range(3):
+        assert inertia(z[y == label], found.mean[label]) == pytest.approx(best[label].item(), rel=1e-5)
+        assert any(torch.equal(found.mean[label], one.mean[label]) for one in tries)
+        assert found.support[label].sum() == 60
+
+
+@pytest.mark.parametrize("starts", ["kmeans++", "random"])
+def test_a_class_with_fewer_examples_than_k_has_as_many_centres(starts):
     z = torch.tensor([[0.0, 0.0], [4.0, 4.0], [9.0, 9.0]])
-    found = kmeans(z, torch.tensor([0, 0, 2]), 3, 3, generator())
+    found = kmeans(z, torch.tensor([0, 0, 2]), 3, 3, generator(), starts, tries=2)
     assert (found.support > 0).sum(1).tolist() == [2, 0, 1]
     assert sorted(found.mean[0, found.support[0] > 0].tolist()) == [[0, 0], [4, 4]]
     assert found.mean[2, found.support[2] > 0].tolist() == [[9, 9]]
-    nothing = kmeans(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), 3, 2, generator())
+    nothing = kmeans(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), 3, 2, generator(), starts)
     assert not nothing.support.any()
 
 

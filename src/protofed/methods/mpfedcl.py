@@ -76,6 +76,10 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
     """K of Eq. (7): prototypes per class and client; with `dbscan`, the K largest clusters."""
     clustering: Literal["kmeans", "mean", "dbscan"] = "kmeans"
     """Eq. (7): `kmeans` is MP-FedCL, `mean` (one prototype) SP-FedCL, `dbscan` DP-FedCL."""
+    starts: clusters.Starts = "kmeans++"
+    """First centres of `kmeans`: far from each other (`kmeans++`), or `random` examples, as in the paper."""
+    tries: Annotated[int, Ge(1)] = 1
+    """Tries of `kmeans` from different starts; the one with the smallest sum of squared distances is used."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """τ of Eq. (11)."""
     contrast: Annotated[float, Ge(0)] = 1.0
@@ -150,7 +154,8 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
         if self.clustering == "mean":
             prototypes = Prototypes.of(z, y, classes)
         elif self.clustering == "kmeans":
-            prototypes = clusters.kmeans(z, y, classes, self.k, trained.generator("clusters"))
+            draw = trained.generator("clusters")
+            prototypes = clusters.kmeans(z, y, classes, self.k, draw, self.starts, self.tries)
         else:
             prototypes = clusters.dbscan(z, y, classes, self.k, self.eps, self.neighbours)
         return ModelWithPrototypes(trained.params, prototypes)

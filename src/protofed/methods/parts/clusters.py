@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -9,18 +11,34 @@ from torch import Tensor
 
 from protofed.prototypes import Prototypes
 
+Starts = Literal["kmeans++", "random"]
+"""How the first centres of k-means are drawn: far from each other, or k points with equal probabilities."""
 _ITERATIONS = 100
 """The largest number of iterations of k-means."""
 
 
-def kmeans(z: Tensor, y: Tensor, classes: int, k: int, generator: torch.Generator) -> Prototypes:
+def kmeans(
+    z: Tensor,
+    y: Tensor,
+    classes: int,
+    k: int,
+    generator: torch.Generator,
+    starts: Starts = "kmeans++",
+    tries: int = 1,
+) -> Prototypes:
     """Up to k centres per class, [classes, k, dim], of embeddings [n, dim] with labels [n].
 
-    The support of a centre is the number of its embeddings. The starts are drawn as in k-means++. A class with fewer
-    than k examples has one centre per example.
+    The support of a centre is the number of its embeddings. A class with fewer than k examples has one centre per
+    example. Of several `tries`, each class keeps the one with the smallest sum of squared distances.
     """
     points, exists = padded_by_class(z, y, classes)
-    return lloyd(points, exists, _plus_plus(points, exists, k, generator))
+    draw = _plus_plus if starts == "kmeans++" else random_points
+    results = [lloyd(points, exists, draw(points, exists, k, generator)) for _ in range(tries)]
+    if tries == 1:
+        return results[0]
+    best = torch.stack([_squared_distances(points, exists, centres) for centres in results]).argmin(0)  # [classes]
+    mean, support = (torch.stack(parts)[best, torch.arange(classes)] for parts in zip(*results, strict=True))
+    return Prototypes(mean, support)
 
 
 def padded_by_class(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -49,6 +67,19 @@ def _plus_plus(points: Tensor, exists: Tensor, k: int, generator: torch.Generato
         distances = (points - starts[-1].unsqueeze(1)).double().square().sum(-1)
         weight = torch.where(exists, torch.minimum(weight, distances) if len(starts) > 1 else distances, 0)
     return torch.stack(starts, 1)
+
+
+def random_points(points: Tensor, exists: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """Starts [classes, k, dim]: k different points of each class. If a class has fewer, the rest is not used."""
+    keys = torch.rand(exists.shape, generator=generator).masked_fill(~exists, -1)
+    row = keys.argsort(dim=1, descending=True, stable=True)[:, torch.arange(k).clamp(max=points.shape[1] - 1)]
+    return points[torch.arange(len(points)).unsqueeze(1), row]
+
+
+def _squared_distances(points: Tensor, exists: Tensor, centres: Prototypes) -> Tensor:
+    """Per class [classes], the sum over its points of the squared distance to the nearest centre."""
+    distances = torch.cdist(points, centres.mean).masked_fill(centres.support.unsqueeze(1) == 0, torch.inf)
+    return torch.where(exists, distances.amin(-1).square(), 0).sum(1)
 
 
 def lloyd(points: Tensor, exists: Tensor, starts: Tensor) -> Prototypes:
