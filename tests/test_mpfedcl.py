@@ -12,11 +12,12 @@ import torch
 from sklearn.cluster import KMeans
 
 from protofed.core import Batch, Prototypes, Upload
-from protofed.methods.mpfedcl import Candidates, MpFedCL, PooledModel
+from protofed.methods.mpfedcl import Candidates, MpFedCL, PooledModel, PoolingServer
 from protofed.methods.parts.clusters import dbscan, kmeans, lloyd, padded_by_class, random_points
 from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.net import Net
 from protofed.nets.mlp import MlpMpFedCL
+from protofed.trust.guard import sift
 from toys import LABELS, config, everything, federation, figures, played
 
 
@@ -164,6 +165,48 @@ def test_eq9_and_eq10_padding_by_hand():
     assert slots.u[0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
     # Client 0 has fewer than two of class 1: both are the mean of all three, (0, 6). Client 1's stay.
     assert slots.u[1].tolist() == [[0, 6], [0, 6], [0, 6], [0, 10]]
+
+
+def test_eq10_slot_by_slot_by_hand():
+    slots = MpFedCL(unit=False, padding="slot").prepare(sent(POOL))
+    assert slots.seen.tolist() == [1, 1, 0]
+    assert slots.u[0].tolist() == [[1, 0], [3, 0], [5, 0], [7, 0]]
+    assert slots.u[1].tolist() == [[0, 2], [0, 6], [0, 6], [0, 10]]  # client 0 keeps the one that it has
+    only_class_1 = MpFedCL(unit=False, padding="slot").prepare(
+        sent(POOL.of_classes(torch.tensor([False, True, False])))
+    )
+    assert only_class_1.u[1].tolist() == [[0, 2], [0, 6], [0, 10]]  # client 0 has a second prototype of no class
+    empty = MpFedCL(padding="slot").prepare(sent(Prototypes.empty(3, 2, 4)))
+    assert empty.u.shape == (3, 4, 2)
+    assert MpFedCL().contrastive_loss(torch.tensor([[0.6, 0.8]]), BATCH, empty).item() == 0
+
+
+def test_dbscan_sends_what_it_finds_and_every_cluster_counts():
+    """Two clients and two classes in one dimension, up to k = 4 clusters of at least two points within a distance of 1.
+
+    Client 0 has three clusters of class 0, at 1, 11 and 21, and one of class 1, at 5. Client 1 has one of each, at 3
+    and 9.
+    """
+    method = MpFedCL(k=4, clustering="dbscan", eps=1.0, neighbours=2, padding="slot", unit=False, temperature=50.0)
+    held = [([1, 1, 1, 1, 11, 11, 11, 21, 21, 5, 5], [0] * 9 + [1] * 2), ([3, 3, 9, 9], [0, 0, 1, 1])]
+    uploads = []
+    for client, (values, labels) in enumerate(held):
+        z, y = torch.tensor(values).float().unsqueeze(1), torch.tensor(labels)
+        trained = SimpleNamespace(features=lambda z=z, y=y: (z, y), net=SimpleNamespace(classes=2), params={})
+        uploads.append(Upload(client, len(y), 1, 1.0, method.upload(trained)))
+    accepted, rejected = sift(uploads)
+    assert not rejected
+    server = PoolingServer({}, Prototypes.empty(2, 1, 8), {})
+    slots = method.prepare(method.broadcast(method.aggregate(SERVER, server, accepted), 0))
+    # The slots of client 0 with one class or two, and the only one of client 1. The mean of class 1 is (5 + 9) / 2 = 7.
+    assert slots.u[0, :, 0].tolist() == [1, 11, 21, 3]
+    assert slots.u[1, :, 0].tolist() == [5, 7, 7, 9]
+    found = method.contrastive_loss(torch.tensor([[10.0]]), BATCH, slots).item()  # v u / tau = u / 5
+    pairs = [(1, 5), (11, 7), (21, 7), (3, 9)]
+    assert found == pytest.approx(-sum(log_share(own / 5, other / 5) for own, other in pairs) / 4, rel=1e-5)
+    # To the letter, a client with fewer than 4 has the mean of the class only: (1 + 11 + 21 + 3) / 4 = 9 for class 0.
+    written = replace(method, padding="client").prepare(method.broadcast(method.aggregate(SERVER, server, accepted), 0))
+    assert written.u[:, :, 0].tolist() == [[9] * 8, [7] * 8]
 
 
 SLOTS = Candidates(

@@ -106,6 +106,7 @@ def test_every_method_through_every_engine(method, engine, wire):
 OPTIONS = [
     ("mpfedcl", {"cap": 3}),
     ("mpfedcl", {"clustering": "dbscan"}),
+    ("mpfedcl", {"clustering": "dbscan", "k": 5, "padding": "slot", "neighbours": 1, "eps": 0.2}),
     ("fedrod", {"hyper": 4}),
     ("fpl", {"clusters": "first"}),
     ("fedrod", {"personal": "after"}),
@@ -186,18 +187,19 @@ def test_loss_can_be_mapped_over_clients(method):
     batches = [Batch(x, torch.tensor([0, 1, 2, 0, c]), torch.tensor([1.0, 1, 1, 1, c])) for c, x in enumerate(xs)]
     keys = torch.tensor([derive("key", client) for client in clients])
 
-    def gradient(params, batch, down, kept, key):
+    def gradient(params, batch, prepared, kept, key):
         def total(params):
             with DerivedDropout(key):
-                loss = method.loss(toy, params, batch, method.prepare(down), kept)
+                loss = method.loss(toy, params, batch, prepared, kept)
             return loss.total, loss.observed
 
         return torch.func.grad(total, has_aux=True)(params)
 
     toy.train(True)
     starts, batches, downs, kept = double([starts, batches, downs, kept])
-    single = [gradient(*one) for one in zip(starts, batches, downs, kept, keys, strict=True)]
-    stacked = torch.vmap(gradient)(stack(starts), stack(batches), stack(downs), stack(kept), keys)
+    prepared = [method.prepare(down) for down in downs]  # a plain hook, which no engine maps
+    single = [gradient(*one) for one in zip(starts, batches, prepared, kept, keys, strict=True)]
+    stacked = torch.vmap(gradient)(stack(starts), stack(batches), stack(prepared), stack(kept), keys)
     assert {leaf.dtype for leaf in tree_leaves(stacked)} == {torch.float64}
     torch.testing.assert_close(stacked, stack(single), rtol=1e-9, atol=1e-9)
     assert any(value.abs().sum() > 0 for value in stacked[0].values())

@@ -73,13 +73,15 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
     needs: ClassVar[Needs] = "equal nets"
 
     k: Annotated[int, Ge(1)] = 2
-    """K of Eq. (7): prototypes per class and client; with `dbscan`, the K largest clusters."""
+    """K of Eq. (7): prototypes per class and client; with `dbscan`, the largest number of clusters that is sent."""
     clustering: Literal["kmeans", "mean", "dbscan"] = "kmeans"
     """Eq. (7): `kmeans` is MP-FedCL, `mean` (one prototype) SP-FedCL, `dbscan` DP-FedCL."""
     starts: clusters.Starts = "kmeans++"
     """First centres of `kmeans`: far from each other (`kmeans++`), or `random` examples, as in the paper."""
     tries: Annotated[int, Ge(1)] = 1
     """Tries of `kmeans` from different starts; the one with the smallest sum of squared distances is used."""
+    padding: Literal["client", "slot"] = "client"
+    """Eq. (10), fewer than K: the mean replaces all of the `client`'s (paper), or per `slot` those missing."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """τ of Eq. (11)."""
     contrast: Annotated[float, Ge(0)] = 1.0
@@ -117,12 +119,18 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
         return PooledModel(server.params, server.merged or {"pool": server.pool})
 
     def prepare(self, down: PooledModel) -> Candidates:
-        """Eq. (9), (10): where a client has fewer than K prototypes of a class, the mean of the class replaces them."""
+        """Eq. (9), (10): where a client has fewer than K prototypes of a class, the mean of the class replaces them.
+
+        By slot, it replaces only missing ones, and a (client, k) without a prototype of any class is left out.
+        """
         u, held = down.pool.mean, down.pool.support > 0
         class_mean = u.sum(1) / held.sum(1).clamp(min=1).unsqueeze(-1)  # Eq. (9): [classes, dim]
-        per_client = 1 if "merged" in down.prototypes else self.modes  # merged prototypes belong to no client
-        complete = held.unflatten(1, (-1, per_client)).all(-1).repeat_interleave(per_client, 1)
+        by_slot = self.padding == "slot" or "merged" in down.prototypes  # merged prototypes belong to no client
+        together = 1 if by_slot else self.modes
+        complete = held.unflatten(1, (-1, together)).all(-1).repeat_interleave(together, 1)
         filled = torch.where(complete.unsqueeze(-1), u, class_mean.unsqueeze(1))  # Eq. (10)
+        if self.padding == "slot":
+            filled = filled[:, held.any(0) | ~held.any()]  # all slots while the pool is empty
         return Candidates(self.scaled(filled), held.any(1))
 
     def scaled(self, vectors: Tensor) -> Tensor:
