@@ -229,6 +229,21 @@ def test_eq11_by_hand():
     assert letter == pytest.approx(-(log_share(1.6, 1.2) + log_share(0.8, 2.4)) / 2, rel=1e-5)
 
 
+def test_eq11_over_a_batch_is_the_mean_or_as_written_the_sum():
+    """Three examples and one of padding. The last short batch of an epoch is the case in which no weight of the mean
+    gives the sum."""
+    z = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, 2.0], [9.0, 9.0]])
+    labels, weight = torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 1, 1, 0])
+    single = [
+        MpFedCL(unit=False).contrastive_loss(z[[row]], Batch(torch.zeros(1, 1), labels[[row]], torch.ones(1)), SLOTS)
+        for row in range(3)
+    ]
+    for reduction, expected in (("mean", sum(single) / 3), ("sum", sum(single))):
+        method = MpFedCL(unit=False, reduction=reduction)
+        found = method.contrastive_loss(z, Batch(torch.zeros(4, 1), labels, weight), SLOTS)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
 def test_eq11_with_unit_lengths_by_hand():
     pool = Prototypes(torch.tensor([[[2.0, 0.0]], [[0.0, 9.0]]]), torch.ones(2, 1))
     slots = MpFedCL(k=1).prepare(sent(pool))

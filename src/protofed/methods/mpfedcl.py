@@ -86,6 +86,8 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
     """τ of Eq. (11)."""
     contrast: Annotated[float, Ge(0)] = 1.0
     """Weight of L_R in Eq. (12); the paper has 1."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Eq. (11) over the examples of a batch: their `mean`, like the cross-entropy, or their `sum`, as written."""
     positives: Literal["own", "letter"] = "own"
     """P(y) of Eq. (11): the sample's `own` class, as the text says, or literally (`letter`) all labels except it."""
     unit: bool = True
@@ -153,7 +155,8 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
         is_own = batch.y.unsqueeze(1) == torch.arange(classes, device=z.device)
         positive = ((is_own if self.positives == "own" else ~is_own) & pool.seen).to(z.dtype)  # P(y)
         mean_positive = (log_probability * positive).sum(-1) / positive.sum(-1).clamp(min=1)
-        return -weighted_mean(mean_positive, batch.weight)
+        over_batch = weighted_mean if self.reduction == "mean" else torch.dot  # padding has weight 0
+        return -over_batch(mean_positive, batch.weight)
 
     def upload(self, trained: Trained[PooledModel, Nothing]) -> ModelWithPrototypes:
         """Eq. (6), (7)."""
