@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import protofed
 from protofed.core import Phase
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
+from protofed.messages import message_size
 from protofed.methods import METHODS
 from protofed.methods.local import Local
 from protofed.models.export import FromRaw, write_model
@@ -298,6 +300,26 @@ def test_a_newcomer_starts_from_the_same_weights_as_the_clients_of_the_run(metho
     assert not found.shared  # random weights, not those of the server
     found = join_run(result, *newcomer(digits, 1), epochs=4)
     assert found.accuracy["head"] == found.alone
+
+
+@pytest.mark.parametrize("method", ["mpfedcl", "fpl"])
+def test_a_newcomer_with_one_class_is_contrasted_with_the_other_classes(method, digits):
+    result = protofed.run({**TABLE, "run": {"rounds": 2}, "method": {"name": method}})
+    (x, y), (x_test, y_test) = newcomer(digits, 0)
+    mine, mine_test = y == y[0], y_test == y[0]
+    data, test = (x[mine], y[mine]), (x_test[mine_test], y_test[mine_test])
+    config = result.state.config
+    without_contrast = replace(config, method=replace(config.method, contrast=0.0))
+    with_contrast, without = (
+        join_run(replace(result, state=result.state._replace(config=changed)), data, test, epochs=2)
+        for changed in (config, without_contrast)
+    )
+    moved = [
+        (value - without.model.params[name]).abs().max().item() for name, value in with_contrast.model.params.items()
+    ]
+    assert max(moved) > 1e-4  # rounding is a thousand times smaller
+    sent = message_size(config.method.broadcast(result.state.server, 0)).params
+    assert with_contrast.downloaded == sent  # not only the prototypes of its class
 
 
 def test_newcomers_gain_on_average(run, digits):

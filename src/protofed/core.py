@@ -177,6 +177,8 @@ class Method(Generic[Server, Down, Up, Kept]):
     """
 
     needs: ClassVar[Needs] = "nothing"
+    compares_classes: ClassVar[bool] = False
+    """Whether `loss` compares an example with prototypes of other classes; if so, a newcomer downloads all of them."""
 
     def start(self, site: Site) -> Server:
         """Server: its state before the first round."""

@@ -51,6 +51,7 @@ class FPL(SharedModel, Method[ModelWithPrototypes, ModelWithPrototypes, ModelWit
     """FedAvg with embeddings pulled to prototypes that are clustered by domain, and to their unbiased mean."""
 
     needs: ClassVar[Needs] = "equal nets"
+    compares_classes: ClassVar[bool] = True
 
     temperature: Annotated[float, Gt(0)] = 0.02
     """τ of the contrast with the cluster prototypes."""

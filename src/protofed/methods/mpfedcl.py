@@ -71,6 +71,7 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
     """Clients share weights and several prototypes per class, and contrast their embeddings with all prototypes."""
 
     needs: ClassVar[Needs] = "equal nets"
+    compares_classes: ClassVar[bool] = True
 
     k: Annotated[int, Ge(1)] = 2
     """K of Eq. (7): prototypes per class and client; with `dbscan`, the largest number of clusters that is sent."""

@@ -1,7 +1,8 @@
 """A newcomer: a client that joins after a run has finished.
 
 As FedProto's paper proposes for new clients, it downloads the global prototypes of its classes and fine-tunes its own
-model with the local objective, Eq. (7). This works with every method: the newcomer runs its hooks like any client.
+model with the local objective, Eq. (7). This works with every method: the newcomer runs its hooks like any client. If
+the loss contrasts classes, the newcomer downloads the prototypes of all of them.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def join_run(
     seed = config.run.seed if seed is None else seed
     client = Client(client_net, seed, config.run.rounds, number, number + 1, examples)
     has_class = torch.bincount(examples.labels, minlength=len(members.labels)) > 0
-    down = _without_other_classes(method.broadcast(server, number), has_class)
+    message = method.broadcast(server, number)
+    down = message if method.compares_classes else _without_other_classes(message, has_class)
     training = replace(config.train, epochs=epochs)
     with one_thread():
         trained, _ = take_part(method, client, method.join(client), down, training)
