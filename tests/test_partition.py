@@ -195,6 +195,26 @@ def test_by_domain_gives_every_client_one_domain():
     assert len(split(ByDomain(), 0)) == 3
 
 
+def test_shots_are_so_many_of_each_class_and_client():
+    """The test sets and the choice of clients stay as they are; more shots add examples to those of fewer."""
+    everything, five, nine = (split(ByDomain(shots=shots), 7, seed=2) for shots in (0, 5, 9))
+    for full, few, more in zip(everything, five, nine, strict=True):
+        assert np.bincount(TRAIN[few.train]).tolist() == [5] * 10
+        assert np.bincount(TRAIN[more.train]).tolist() == [9] * 10
+        assert set(few.train) < set(more.train) < set(full.train)
+        assert np.array_equal(few.train, np.sort(few.train))
+        assert np.array_equal(few.test, full.test)
+    assert digest(five) != digest(split(ByDomain(shots=5), 7, seed=3))
+
+
+def test_a_class_with_fewer_examples_than_shots_is_taken_completely():
+    y, domain = np.array([0, 0, 0, 1, 0, 1, 1]), np.array([0, 0, 0, 0, 1, 1, 1])
+    parts = split(ByDomain(shots=2), 0, labels=Labels(y, y, 2, ("a", "b"), domain, domain))
+    assert [np.bincount(y[part.train]).tolist() for part in parts] == [[2, 1], [1, 2]]
+    assert parts[0].train[-1] == 3  # the only example of class 1
+    assert [part.test.tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6]]
+
+
 def test_natural_clients_are_the_groups():
     parts = split(Natural(), 0)
     assert [set(LABELS.train_group[part.train]) for part in parts] == [{0}, {1}, {2}]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from protofed.data.partitions.base import Holding, Labels, deal_holdings
 from protofed.draws import random_state
@@ -16,6 +18,9 @@ from protofed.errors import UserError
 @dataclass(frozen=True)
 class ByDomain:
     """Every client has data of one domain. If there are more clients than domains, clients share a domain evenly."""
+
+    shots: Annotated[int, Ge(0)] = 0
+    """largest number of training examples per class and client, drawn at random with run.seed; 0: all"""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         domains = len(_require_groups(labels, "by_domain"))
@@ -28,11 +33,14 @@ class ByDomain:
         draw = random_state(seed, "partition", "by_domain")
         shares = np.zeros((domains, clients))
         shares[np.arange(clients) % domains, np.arange(clients)] = 1
-        return deal_holdings(
+        parts = deal_holdings(
             labels._replace(train=labels.train_group, test=labels.test_group),
             shares / shares.sum(1, keepdims=True),
             draw,
         )
+        if not self.shots:
+            return parts
+        return [part._replace(train=_draw_per_class(part.train, labels.train, self.shots, draw)) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,13 @@ class FromFile:
                         f"{num_examples:,} examples. Use the [data] section of its run."
                     )
         return parts
+
+
+def _draw_per_class(positions: np.ndarray, labels: np.ndarray, count: int, draw: np.random.RandomState) -> np.ndarray:
+    """`count` random positions of each class, sorted; all positions of a class that has no more."""
+    shuffled = draw.permutation(positions)
+    by_class = [shuffled[labels[shuffled] == label][:count] for label in np.unique(labels[positions])]
+    return np.sort(np.concatenate([positions[:0], *by_class]))
 
 
 def _require_groups(labels: Labels, partition: str) -> tuple[str, ...]:
