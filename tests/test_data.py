@@ -10,11 +10,12 @@ import torch
 
 import protofed
 from protofed.data import tables
-from protofed.data.dataset import data_folder
+from protofed.data.dataset import Dataset, data_folder
 from protofed.data.generated import IMBALANCED, arms, synthetic
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
+from protofed.examples import Examples
 from test_cli import protofed as command  # noqa: F401
 
 KNOWN = {  # training and test examples, of the first classes, shape, and the sum of the first training example
@@ -176,6 +177,52 @@ def test_spiral_arms_by_hand():
     np.testing.assert_allclose(angle[5:], np.linspace(np.pi / 3, 2 * np.pi / 3, 3), atol=1e-5)
     assert arm.tolist() == [0] * 5 + [1] * 3
     assert np.bincount(SOURCES["spiral_imbalanced"]("").train.labels).tolist() == list(IMBALANCED)
+
+
+# Some of the domains
+
+
+def of_three_places() -> Dataset:
+    x = np.arange(8, dtype=np.float32)[:, None]
+    train, test = (Examples.of(part, np.arange(len(part)) % 2) for part in (x[:5], x[5:]))
+    return Dataset("toy", train, test, (0, 1), ("a", "b", "c"), np.array([2, 0, 1, 2, 0]), np.array([0, 2, 1]), "small")
+
+
+def test_only_the_examples_of_the_named_domains_are_used():
+    data = of_three_places().from_domains(["c", "b"])
+    assert data.groups == ("b", "c")
+    assert data.train.take(torch.arange(3))[0].flatten().tolist() == [0, 2, 3]
+    assert data.test.take(torch.arange(2))[0].flatten().tolist() == [6, 7]
+    assert [data.groups[number] for number in data.train_group] == ["c", "b", "c"]
+    assert [data.groups[number] for number in data.test_group] == ["c", "b"]
+    assert data.remark == "small, only b, c"
+
+
+def test_domains_that_are_not_there_are_named():
+    with pytest.raises(UserError) as caught:
+        of_three_places().from_domains(["b", "photo"])
+    assert str(caught.value) == "data.domains: got photo, but toy has the domains a, b, c. Use these names."
+    with pytest.raises(UserError) as caught:
+        protofed.run({"data": {"domains": ["a"]}})
+    assert str(caught.value) == (
+        "data.domains: got a, but digits does not say where each example comes from. Leave data.domains out."
+    )
+
+
+def test_one_domain_divided_by_class():
+    """MP-FedCL's label skew with the same feature distribution: every client has examples of the one domain."""
+    table = {
+        "run": {"rounds": 1},
+        "data": {"name": "synthetic", "domains": ["client 3"], "clients": 2},
+        "partition": {"name": "iid"},
+        "method": {"name": "local"},
+    }
+    result, data = protofed.run(table), SOURCES["synthetic"]("")
+    members = result.state.members
+    assert members.groups == ("client 3", "client 3")
+    assert sum(map(len, members.train)) == np.count_nonzero(data.train_group == 3)
+    assert len(members.balanced[0]) == np.count_nonzero(data.test_group == 3)
+    assert result.summary["remark"] == "generated, only client 3"
 
 
 # Your own file

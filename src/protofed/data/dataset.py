@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,31 @@ class Dataset:
     @property
     def classes(self) -> int:
         return len(self.labels)
+
+    def from_domains(self, names: Sequence[str]) -> Dataset:
+        """The examples that come from these domains (subjects, hospitals, ...), for training and for testing."""
+        if self.train_group is None or self.test_group is None or not self.groups:
+            raise UserError(
+                f"data.domains: got {', '.join(names)}, but {self.name} does not say where each example comes from. "
+                "Leave data.domains out."
+            )
+        if unknown := [name for name in names if name not in self.groups]:
+            raise UserError(
+                f"data.domains: got {', '.join(unknown)}, but {self.name} has the domains {', '.join(self.groups)}. "
+                "Use these names."
+            )
+        numbers = [number for number, name in enumerate(self.groups) if name in names]
+        groups = tuple(self.groups[number] for number in numbers)
+        train, test = (np.flatnonzero(np.isin(group, numbers)) for group in (self.train_group, self.test_group))
+        return replace(
+            self,
+            train=self.train.subset(train),
+            test=self.test.subset(test),
+            groups=groups,
+            train_group=np.searchsorted(numbers, self.train_group[train]),
+            test_group=np.searchsorted(numbers, self.test_group[test]),
+            remark=", ".join(filter(None, (self.remark, f"only {', '.join(groups)}"))),
+        )
 
     def limited(self, count: int, seed: int) -> Dataset:
         """This dataset with `count` random training examples, in their original order; all if it has no more."""

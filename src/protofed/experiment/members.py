@@ -57,6 +57,7 @@ class Members:
                 "protofed.run(config, out, federation=...), with resume=True to continue it."
             )
         data = SOURCES[config.data.name](config.data.root)
+        data = data.from_domains(config.data.domains) if config.data.domains else data
         data = data.limited(config.data.limit, config.run.seed) if config.data.limit else data
         data = encode_dataset(data, config.data.encoder) if config.data.encoder else data
         holdings = config.partition.split(data.partition_labels(), config.data.clients, config.run.seed)

@@ -59,6 +59,8 @@ class DataSection:
     """folder with the data files; "": $PROTOFED_DATA, or ~/.cache/protofed if that is not set"""
     clients: Annotated[int, Ge(0)] = 0
     """number of clients; 0: the number the partition implies (domains, subjects, 1 if pooled), otherwise 20"""
+    domains: tuple[str, ...] = ()
+    """names of the domains (subjects, hospitals, ...) to use, for training and testing; []: all"""
     limit: Annotated[int, Ge(0)] = 0
     """number of training examples to use, drawn at random with run.seed; 0: all"""
     encoder: str = ""
