@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from protofed.draws import generator
+from protofed.draws import DrawFrom, generator
 from protofed.errors import UserError
 from protofed.nets import NETS, make_net
+from protofed.nets.efficientnet import _same_convolution
 
 SHAPES = {"mlp_features": (512,), "mlp_spiral": (2,), "mlp_synthetic": (60,), "cnn1d": (9, 128)}
 
@@ -29,6 +30,7 @@ def size(made) -> int:
         ("cnn_fednh", (3, 32, 32), 10, {}, 797_952),  # FedNH
         ("resnet18", (3, 224, 224), 1000, {"stem": "imagenet"}, 11_689_512),  # as published
         ("resnet18", (3, 32, 32), 10, {"norm": "group"}, 11_173_962),
+        ("efficientnet_lite0", (3, 224, 224), 1000, {}, 4_652_008),  # as published
         ("mlp_mpfedcl", (1, 28, 28), 10, {}, 798_474),  # MP-FedCL, Table II
         ("mlp_features", (512,), 10, {}, 133_898),  # MP-FedCL, Table II: what is exchanged
         ("lenet", (3, 32, 32), 10, {}, 62_006),
@@ -89,6 +91,51 @@ def test_narrow_shortcuts_pick_every_other_pixel_before_they_convolve():
     torch.testing.assert_close(short[:2](x), F.conv2d(x, short.conv.weight, stride=2))
 
 
+def test_efficientnet_lite0_has_the_blocks_that_were_published():
+    made = net("efficientnet_lite0", (3, 64, 64), 1000)
+    assert made.dim == 1280
+    assert made.linear_head == "head.out.weight"
+    layers = {
+        "body.conv1.weight": (32, 3, 3, 3),
+        "body.norm1.running_mean": (32,),
+        "body.block1.conv2.weight": (32, 1, 3, 3),
+        "body.block4.conv1.weight": (144, 24, 1, 1),
+        "body.block4.conv2.weight": (144, 1, 5, 5),
+        "body.block4.conv3.weight": (40, 144, 1, 1),
+        "body.block16.norm3.bias": (320,),
+        "body.conv2.weight": (1280, 320, 1, 1),
+        "head.out.weight": (1000, 1280),
+    }
+    assert {name: made.shapes[name] for name in layers} == layers
+    assert "body.block1.conv1.weight" not in made.shapes  # it does not expand
+    blocks = [made.module["body"].get_submodule(f"block{number}") for number in range(1, 17)]
+    assert [number for number, block in enumerate(blocks, 1) if block.conv2.stride == (2, 2)] == [2, 4, 6, 12]
+    assert [number for number, block in enumerate(blocks, 1) if block.adds_input] == [3, 5, 7, 8, 10, 11, 13, 14, 15]
+    norms = [layer for layer in made.module.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    assert len(norms) == 2 + 3 * 16 - 1
+    assert {(layer.eps, layer.momentum) for layer in norms} == {(1e-3, 0.01)}
+
+
+@pytest.mark.parametrize(
+    ("side", "kernel", "stride", "covered"),
+    [
+        (4, 3, 2, [3, 2]),  # one pixel is added, after the image: the kernel covers 0 to 2, then 2 to 4
+        (5, 3, 2, [2, 3, 2]),  # one before, one after
+        (4, 5, 2, [4, 3]),  # one before, two after
+        (3, 3, 1, [2, 3, 2]),
+        (4, 1, 1, [1, 1, 1, 1]),
+    ],
+)
+def test_images_are_padded_as_tensorflow_does(side, kernel, stride, covered):
+    """A kernel of ones on an image of ones counts the pixels of the image that it covers."""
+    with DrawFrom(torch.Generator()):
+        layer = _same_convolution((side, 5), 1, 1, kernel, stride)
+    wide = {(3, 1): [2, 3, 3, 3, 2], (3, 2): [2, 3, 2], (5, 2): [3, 5, 3], (1, 1): [1] * 5}[kernel, stride]
+    torch.nn.init.ones_(layer.weight)
+    counts = layer(torch.ones(1, 1, side, 5)).detach()
+    assert counts[0, 0].tolist() == torch.outer(torch.tensor(covered), torch.tensor(wide)).tolist()
+
+
 def test_options_of_dense_nets():
     x = torch.randn(50, 4, generator=generator("x"))
     plain = net("mlp", (4,), embedding="linear", logits="relu", bias=False)
@@ -124,6 +171,7 @@ def test_convnets_for_images_and_signals(norm):
         ("resnet18", (3, 32, 32), {"norm": "group", "width": 3}, "net.width: got 3; must be even"),
         ("resnet18", (1, 8, 8), {}, "net resnet18 needs images of at least 16x16"),
         ("resnet18", (3, 32, 32), {"strides": (1,)}, "net.strides: got"),
+        ("efficientnet_lite0", (1, 8, 8), {}, "net efficientnet_lite0 needs images of at least 16x16"),
     ],
 )
 def test_nets_say_what_they_cannot_do(name, shape, options, message):

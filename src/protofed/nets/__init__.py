@@ -17,6 +17,7 @@ from torch import nn
 from protofed.net import Net
 from protofed.nets.cnn import Cnn
 from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
+from protofed.nets.efficientnet import EfficientNetLite0
 from protofed.nets.mlp import Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
 from protofed.nets.resnet import ResNet18
 
@@ -34,6 +35,7 @@ NETS: dict[str, type[Design]] = {
     "cnn_celeba": CnnCelebA,
     "cnn_fednh": CnnFedNH,
     "convnet": ConvNet,
+    "efficientnet_lite0": EfficientNetLite0,
     "lenet": LeNet,
     "mlp": Mlp,
     "mlp_features": MlpFeatures,
