@@ -350,13 +350,49 @@ def test_fedbabu_is_tested_with_a_model_tuned_from_the_servers_body():
     method = FedBABU(fine_tune=3)
     server = played(config("fedbabu", rounds=2), members).server
     client = members.client(0, 0, 0)
-    found = local.params_for_testing(method, client, (), server, training)
+    found = local.params_for_testing(method, client, method.join(client), server, training)
     expected = train_client(
         method, client, client.data, server.params, server, (), (Phase(3),), training, "tune"
     ).params
     same(found, expected)
     assert any(not torch.equal(found[name], server.params[name]) for name in found if name.startswith("head."))
     assert FedBABU(fine_tune=0).tune(1) == ()
+
+
+def test_fedbabu_can_tune_the_clients_last_body():
+    members, training = federation(EQUAL), config().train
+    method = FedBABU(fine_tune=3, tune_from="client")
+    client = members.client(0, 0, 0)
+    server = method.start(members.server(0, 0))
+    trained, _ = take_part(method, client, method.join(client), server, training)
+    kept = method.keep(trained)
+    same(kept.params, selected(trained.params, "body."), rtol=0, atol=0)
+    later = Weights({name: value + 1 for name, value in server.params.items()})
+    tuned = local.params_for_testing(method, client, kept, later, training)
+    start = {**trained.params, **selected(later.params, "head.")}
+    expected = train_client(method, client, client.data, start, later, kept, (Phase(3),), training, "tune").params
+    same(tuned, expected, rtol=0, atol=0)
+    same(method.receive(kept, later), later.params, rtol=0, atol=0)  # training starts from the server's model
+    untuned = FedBABU(fine_tune=0, tune_from="client")
+    same(local.params_for_testing(untuned, client, kept, later, training), later.params, rtol=0, atol=0)
+
+
+def test_where_fedbabu_tunes_from_changes_tests_only():
+    members = federation(EQUAL)
+    runs = [
+        played(config("fedbabu", run={"sample": 0.5}, method={"tune_from": where}), members)
+        for where in ("server", "client")
+    ]
+    same(*(runner.server.params for runner in runs), rtol=0, atol=0)
+    servers, clients = (runner.engine.state() for runner in runs)
+    assert not any(kept.params for kept in servers.values())
+    assert all(set(kept.params) == set(selected(runs[0].server.params, "body.")) for kept in clients.values())
+
+
+def test_a_client_that_never_trained_tunes_the_initial_body():
+    members, method = federation(EQUAL), FedBABU(tune_from="client")
+    server = method.start(members.server(0, 0))
+    same(method.tune_start(method.join(members.client(0, 0, 2)), server), server.params, rtol=0, atol=0)
 
 
 # FedROD

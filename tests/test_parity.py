@@ -110,6 +110,7 @@ OPTIONS = [
     ("fedrod", {"hyper": 4}),
     ("fpl", {"clusters": "first"}),
     ("fedrod", {"personal": "after"}),
+    ("fedbabu", {"tune_from": "client"}),
     ("fesem", {"centres": 2}),
     ("creff", {"head_batch": 8, "head_epochs": 10}),
 ]

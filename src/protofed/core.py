@@ -238,6 +238,10 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Client: training before an evaluation, whose result is discarded afterwards."""
         return ()
 
+    def tune_start(self, kept: Kept, down: Down) -> Params:
+        """Client: the parameters that tuning starts from; by default those that training starts from."""
+        return self.receive(kept, down)
+
     def predict(self, net: Net, params: Params, x: Tensor, down: Down, kept: Kept) -> Scores:
         """Client: the scores of every way of predicting that the method has."""
         return {"head": net(params, x)[1]}

@@ -238,9 +238,9 @@ def as_trained(
 
 def params_for_testing(method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection) -> Params:
     """The parameters that a client is tested with: those it would start from, after tuning if the method tunes."""
-    params = method.receive(kept, down)
-    client.net.check(params)
     phases = method.tune(training.epochs)
+    params = method.tune_start(kept, down) if phases else method.receive(kept, down)
+    client.net.check(params)
     if not phases:
         return params
     with torch.enable_grad():
