@@ -172,8 +172,6 @@ class Method(Generic[Server, Down, Up, Kept]):
 
             def aggregate(self, site, server, uploads):
                 return Weights(average_uploads(uploads, equal=True))
-
-    Usual hooks: start, broadcast, join, receive, loss, keep, upload, aggregate, predict. The others are rarely needed.
     """
 
     needs: ClassVar[Needs] = "nothing"
