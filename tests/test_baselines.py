@@ -330,6 +330,44 @@ def test_ditto_predicts_with_the_own_model():
     assert torch.equal(method.predict(own, params, x, Weights(one), KeptModel(two))["head"], own(two, x)[1])
 
 
+# Local
+
+
+FEDNH_LOCAL = {"momentum": 0.9, "decay": 0.99, "epochs": 2}
+
+
+def test_local_as_fednhs_code_trains_it():
+    """20 rounds in a row from one start, with the learning rates lr * 0.99^0, ..., lr * 0.99^19 and a new optimiser each.
+
+    The reference is torch's SGD on the same batches. Both round differently, in 20 * 2 * 3 steps.
+    """
+    members = federation(EQUAL)
+    experiment = config("local", rounds=20, method={"initial_weights": "same"}, train=FEDNH_LOCAL)
+    kept = played_on(Loop, experiment, members).engine.state()
+    start = members.server(0, 0).fresh_params()
+    for number in (0, 3):
+        model = {name: value.clone().requires_grad_() for name, value in start.items()}
+        for round in range(20):
+            client = members.client(0, round, number)
+            optimiser = torch.optim.SGD(model.values(), lr=0.1 * 0.99**round, momentum=0.9)
+            for epoch in local.batch_schedule(client, client.num_examples, (Phase(2),), experiment.train)[0]:
+                for positions in epoch:
+                    x, y = client.data.take(positions)
+                    optimiser.zero_grad()
+                    torch.nn.functional.cross_entropy(client.net(model, x)[1], y).backward()
+                    optimiser.step()
+        same(kept[number].params, {name: value.detach() for name, value in model.items()}, rtol=1e-4, atol=1e-5)
+
+
+def test_a_client_of_local_does_not_depend_on_the_others():
+    experiment = config("local", rounds=20, method={"initial_weights": "same"}, train=FEDNH_LOCAL)
+    together = played_on(Loop, experiment, federation(EQUAL)).engine.state()
+    only = federation([labels if number == 2 else [] for number, labels in enumerate(EQUAL)])
+    alone = played_on(Loop, experiment, only).engine.state()
+    same(together[2].params, alone[2].params, rtol=0, atol=0)
+    assert not torch.equal(together[0].params["head.weight"], alone[0].params["head.weight"])  # it has no examples
+
+
 # FedBABU
 
 
