@@ -40,12 +40,13 @@ def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _setting(path: Path) -> str:
-    """A key that is equal for runs that differ only in their seed."""
+    """A key that is equal for runs that differ only in their seed or their number of rounds."""
     file = path / "config.toml"
     if not file.exists():
         return str(path)
     config = Config.load(file)
-    return replace(config, run=replace(config.run, seed=0)).digest()
+    budget = f" {config.run.seconds:g} s" if config.run.seconds else ""
+    return replace(config, run=replace(config.run, seed=0)).digest() + budget
 
 
 def _cells(result: dict[str, Any]) -> dict[str, str]:

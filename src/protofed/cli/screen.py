@@ -42,6 +42,7 @@ class Screen(Watcher):
         self.last: deque[RoundRow] = deque(maxlen=_ROWS_SHOWN)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self.total = 0
+        self.budget = self.spent = 0.0
         self.seconds: deque[float] = deque(maxlen=_ROUNDS_TIMED)
 
     def __enter__(self) -> Screen:
@@ -56,7 +57,8 @@ class Screen(Watcher):
             self.live.stop()
 
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
-        done, self.total = len(rounds), config.run.rounds
+        done, self.total, self.budget = len(rounds), config.run.rounds, config.run.seconds
+        self.spent = sum(row["seconds"] for row in rounds)
         sizes, sample = [len(train) for train in members.train], config.run.sample
         size_range = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
         nets = ", ".join(dict.fromkeys(net.name for net in members.nets))
@@ -71,13 +73,14 @@ class Screen(Watcher):
         for note in notes:
             say(self.console, note)
         if done:
-            say(
-                self.console,
-                f"Resuming after round {done}." if done < self.total else f"All {done} rounds are already done.",
-            )
+            within = " that run.seconds allows" if done < self.total else ""
+            is_over = config.run.is_over(done, self.spent)
+            state = f"All {done} rounds{within} are already done." if is_over else f"Resuming after round {done}."
+            say(self.console, state)
 
     def round(self, row: RoundRow) -> None:
         self.seconds.append(row["seconds"])
+        self.spent += row["seconds"]
         self.last.append(row)
         if row["rejected"]:
             clients_by_reason: dict[str, list[str]] = {}
@@ -98,8 +101,9 @@ class Screen(Watcher):
             say(self.console, "  ".join(f"{name} {value}" for name, value in cells.items()))
 
     def time_left(self) -> str:
-        """The time that the remaining rounds take if they are as fast as the last ones."""
-        return duration(sum(self.seconds) / len(self.seconds) * (self.total - self.last[-1]["round"]))
+        """The time that the remaining rounds take if they are as fast as the last ones, within the time budget."""
+        left = sum(self.seconds) / len(self.seconds) * (self.total - self.last[-1]["round"])
+        return duration(min(left, max(self.budget - self.spent, 0)) if self.budget else left)
 
     def cells(self, row: RoundRow) -> dict[str, str]:
         """The row of a round, by column."""
@@ -216,4 +220,5 @@ def _cost_text(summary: Mapping[str, Any]) -> str:
         f"Per round, all clients together send {cost['up_params']:,} numbers and receive {cost['down_params']:,} on "
         f"average. {quantity(summary['rounds'], 'round')} took {duration(seconds['total'])} "
         f"({seconds['per_round']:.2f} s per round)."
+        + (" The time budget, run.seconds, ended the run." if summary["ended_by"] == "seconds" else "")
     )

@@ -43,6 +43,7 @@ GIVEN = "given"
 
 MAY_CHANGE = (
     "run.rounds",
+    "run.seconds",
     "run.checkpoint_every",
     "run.trace_every",
     "run.tensorboard",
@@ -90,6 +91,11 @@ class Config:
                 from_python = {GIVEN: GivenInPython}
             else:
                 check_name("data.name", data.name, SOURCES, problems)
+        if (scoring := sections["eval"]) and (run := sections["run"]) and run.seconds and scoring.personal:
+            problems.append(
+                "run.seconds: cannot be used together with eval.personal, which scores each client's model in the last "
+                "round that the client takes part in: a time budget leaves open which round that is. Use one of them."
+            )
         partition_name, partition = _choose(
             "partition", {**PARTITIONS, **from_python}, tables.get("partition", {}), problems
         )
@@ -113,6 +119,10 @@ class Config:
                 [f"run.sample: got {self.run.sample}, but there are {clients} clients. Use {clients} or fewer."]
             )
         return replace(self, data=replace(self.data, clients=clients))
+
+    def with_rounds(self, rounds: int) -> Config:
+        """The experiment with the number of rounds that were done, which is smaller if run.seconds ended the run."""
+        return replace(self, run=replace(self.run, rounds=rounds))
 
     @classmethod
     def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:

@@ -39,7 +39,7 @@ RoundRow = dict[str, Any]
 class State(NamedTuple):
     """The state that a run ended with."""
 
-    config: Config
+    config: Config  # its run.rounds is the number of rounds that were done
     members: Members
     server: Any
     kept: dict[int, Any]
@@ -92,7 +92,8 @@ class Result:
         Data are needed only if a `federation` was given in Python, or if the method tunes models before a test.
         """
         files = Folder.existing(Path(folder))
-        summary, config = files.result(), Config.load(files.path / "config.toml")
+        summary = files.result()
+        config = Config.load(files.path / "config.toml").with_rounds(summary["rounds"])
         partition = read_json(files.path / "partition.json", "sha256", "dataset", "labels", "clients")
         if federation:
             config, members = federation.config(config), federation.members(config)
@@ -206,6 +207,7 @@ def result_summary(
         "remark": members.remark,
         "seed": config.run.seed,
         "rounds": len(rounds),
+        "ended_by": "rounds" if len(rounds) == config.run.rounds else "seconds",
         "clients": len(members),
         "accuracy": {
             way: accuracy_over_clients(evaluations, way, config.eval.reporting)

@@ -79,25 +79,32 @@ class Runner:
         checkpoint = latest_checkpoint(folder.checkpoints, self.method, self.config.digest())
         if checkpoint is None and folder.rounds():
             raise UserError(f"{folder.checkpoints} is empty, but {folder.path} has rounds. Start a new run.")
-        done, wanted = checkpoint.rounds if checkpoint else 0, self.config.run.rounds
+        done, run = checkpoint.rounds if checkpoint else 0, self.config.run
         rows = folder.rounds()[:done]
         if len(rows) < done:
             raise UserError(
                 f"{folder.path / 'rounds.jsonl'} has {len(rows)} complete lines for {done} rounds. Start a new run."
             )
-        if done > wanted:
-            raise UserError(f"run.rounds: got {wanted}, but {folder.path} has {done}. Use {done} or more.")
+        if done > run.rounds:
+            raise UserError(f"run.rounds: got {run.rounds}, but {folder.path} has {done}. Use {done} or more.")
+        if done and self._is_over(rows[:-1]):
+            raise UserError(
+                f"run.seconds: got {run.seconds:g}, but the rounds before the last one in {folder.path} took "
+                f"{sum(row['seconds'] for row in rows[:-1]):.1f} s. Use more than that, or 0 for no limit."
+            )
         if checkpoint and checkpoint.damaged:
             remove_checkpoints(folder.checkpoints, checkpoint.damaged)
             self.notes.append(f"damaged and computed again: checkpoint {', '.join(checkpoint.damaged)}")
         if checkpoint:
             self.server = checkpoint.server
             self.engine.restore(checkpoint.kept)
-        self.rounds = [self._as_if_uninterrupted(row) for row in rows]
-        if done < wanted:
+        over = self._is_over(rows)
+        self.rounds = [self._as_if_uninterrupted(row, over and row["round"] == done) for row in rows]
+        if not over:
             folder.remove_results()
-        if every := self.config.run.trace_every:  # traces that were written because the round was to be the last
-            folder.remove_traces(n for n in folder.traced_rounds() if n >= done and not self._is_due(n, every))
+        if every := run.trace_every:  # traces that were written because the round was to be the last
+            untraced = (n for n in folder.traced_rounds() if not self._is_due(n, every, over and n == done))
+            folder.remove_traces(n for n in untraced if n >= done)
         folder.write_config(self.config.table())
         folder.write_rounds(self.rounds)
         if checkpoint is None:  # the run was stopped before its first checkpoint
@@ -107,21 +114,26 @@ class Runner:
         digest = self.config.digest()
         write_checkpoint(folder.checkpoints, len(self.rounds), self.server, self.engine.state(), digest)
 
-    def _is_due(self, number: int, every: int) -> bool:
-        """Whether something that happens every so many rounds, and after the last, happens after round `number`."""
-        return every > 0 and (number % every == 0 or number == self.config.run.rounds)
+    def _is_over(self, rows: Sequence[RoundRow]) -> bool:
+        """Whether the run ends after these rounds."""
+        return self.config.run.is_over(len(rows), sum(row["seconds"] for row in rows))
 
-    def _is_tested(self, number: int) -> bool:
+    @staticmethod
+    def _is_due(number: int, every: int, last: bool) -> bool:
+        """Whether something that happens every so many rounds, and after the last, happens after round `number`."""
+        return every > 0 and (number % every == 0 or last)
+
+    def _is_tested(self, number: int, last: bool) -> bool:
         """Whether the clients are tested after round `number`."""
         section = self.config.run
-        return self._is_due(number, section.eval_every) or number > section.rounds - section.eval_last
+        return self._is_due(number, section.eval_every, last) or number > section.rounds - section.eval_last
 
-    def _as_if_uninterrupted(self, row: RoundRow) -> RoundRow:
+    def _as_if_uninterrupted(self, row: RoundRow, last: bool) -> RoundRow:
         """A row without the test that was made only because its round was to be the last."""
         if personal := row.get("personal"):
             examined = {str(client) for client in self._examined(row["round"] - 1)}
             row = {**row, "personal": {client: hits for client, hits in personal.items() if client in examined}}
-        if self._is_tested(row["round"]):
+        if self._is_tested(row["round"], last):
             return row
         untested = {"accuracy_global": None, **accuracy_columns([], self.config.eval.reporting)}
         measured = {key for key in row if key.startswith(("accuracy_", "validation_"))}
@@ -131,8 +143,8 @@ class Runner:
         """Do the remaining rounds, then compute the final figures."""
         for watcher in self.watchers:
             watcher.started(self.config, self.members, tuple(self.rounds), tuple(self.notes))
-        for number in range(len(self.rounds), self.config.run.rounds):
-            row = self.one_round(number)
+        while not self._is_over(self.rounds):
+            row = self.one_round(len(self.rounds))
             self.rounds.append(row)
             if self.folder:
                 with uninterrupted():
@@ -140,7 +152,7 @@ class Runner:
             for watcher in self.watchers:
                 watcher.round(row)
         if not self.evaluations:  # every round was done before
-            self.evaluations = self._evaluate(self.config.run.rounds - 1)
+            self.evaluations = self._evaluate(len(self.rounds) - 1)
         result = self._result()
         if self.folder:
             with uninterrupted():
@@ -150,14 +162,16 @@ class Runner:
         return result
 
     def _write_round(self, folder: Folder, row: RoundRow) -> None:
+        run, over = self.config.run, self._is_over(self.rounds)
         folder.add_round(row)
-        if self._is_due(row["round"], self.config.run.trace_every) and (prototypes := self.server_prototypes()):
+        if self._is_due(row["round"], run.trace_every, over) and (prototypes := self.server_prototypes()):
             folder.write_trace(row["round"], prototypes)
-        if self._is_due(row["round"], self.config.run.checkpoint_every):
+        if self._is_due(row["round"], run.checkpoint_every, over):
             self._write_checkpoint(folder)
 
     def _result(self) -> Result:
-        state = State(self.config, self.members, self.server, dict(self.engine.state()))
+        config = self.config.with_rounds(len(self.rounds))
+        state = State(config, self.members, self.server, dict(self.engine.state()))
         personal = self.personal()
         by_prototype = any("prototype" in evaluation.correct for evaluation in self.evaluations)
         return Result(
@@ -182,7 +196,10 @@ class Runner:
             self.server = self.method.aggregate(self.members.server(self.config.run.seed, number), self.server, uploads)
         row: RoundRow = {"round": number + 1, "loss": mean_terms(reports)}
         row |= self.method.log_entries(self.server) if uploads else {}
-        self.evaluations = self._evaluate(number) if self._is_tested(number + 1) else []
+        seconds = time.perf_counter() - began
+        run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), seconds]
+        tests_now = self._is_tested(number + 1, run.is_over(number + 1, sum(spent)))
+        self.evaluations = self._evaluate(number) if tests_now else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting)
         row |= self._validation_accuracies(number) if self.evaluations else {}
         row |= self.global_accuracies() if self.evaluations else {"accuracy_global": None}
@@ -195,7 +212,7 @@ class Runner:
             row["late"] = [client for client in roster.sampled if client not in roster.clients]
         row["clients"] = roster.clients
         row["rejected"] = {str(client): reason for client, reason in rejected.items()}
-        return row | {"seconds": time.perf_counter() - began}
+        return row | {"seconds": time.perf_counter() - began if tests_now else seconds}
 
     def server_prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them."""

@@ -33,6 +33,8 @@ class RunSection:
     """seed of all randomness in the run"""
     rounds: Annotated[int, Ge(1)] = 50
     """number of rounds"""
+    seconds: Annotated[float, Ge(0)] = 0.0
+    """time budget: the run ends after the round with which its rounds have taken this many seconds; 0: no limit"""
     sample: Annotated[int | float, BeforeValidator(_share_or_number)] = 1.0
     """clients per round: a fraction (1.0 is all clients, 0.1 a tenth of them) or a whole number (1 is one client)"""
     sampling: Literal["uniform", "by_size"] = "uniform"
@@ -47,6 +49,10 @@ class RunSection:
     """save the server's prototypes to trace/ every this many rounds, and after the last; 0: never"""
     tensorboard: bool = False
     """whether to write the numbers of rounds.jsonl to tensorboard/, too (needs protofed[tensorboard])"""
+
+    def is_over(self, rounds: int, seconds: float) -> bool:
+        """Whether the run ends after this number of rounds, which took this many seconds."""
+        return rounds >= self.rounds or 0 < self.seconds <= seconds
 
 
 @dataclass(frozen=True)

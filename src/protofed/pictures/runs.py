@@ -12,7 +12,7 @@ from protofed.experiment.members import dataset_title
 from protofed.experiment.options import toml_value
 from protofed.experiment.results import Result, RoundRow
 
-_MAY_DIFFER = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds"}
+_MAY_DIFFER = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds", "run.seconds"}
 """Settings in which the runs of one curve may differ, in addition to those of [engine]."""
 
 

@@ -90,7 +90,8 @@ def finish_run(out: Path, config: Config) -> dict[str, Any]:
     if config_file.exists():
         stored = Config.load(config_file)
         config = replace(config, engine=stored.engine, data=replace(config.data, clients=stored.data.clients))
-        if stored.digest() != config.digest() or stored.run.rounds != config.run.rounds:
+        lengths = [(one.run.rounds, one.run.seconds) for one in (stored, config)]
+        if stored.digest() != config.digest() or lengths[0] != lengths[1]:
             raise UserError(f"{out} holds a run of another experiment. Give another --out, or delete it.")
     result = None if (out / "result.json").exists() else run(config, out, resume=config_file.exists())
     if not (out / _DISTANCE_FILE).exists():

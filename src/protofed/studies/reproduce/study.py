@@ -58,7 +58,8 @@ class Cell:
     def digest(self, changes: Sequence[str] = ()) -> str:
         """A string that is equal for runs of the same experiment, whatever their seeds."""
         config = self.job(Path(), 0, changes).config
-        return f"{config.digest()[:16]} {config.run.rounds}"
+        budget = f" {config.run.seconds:g} s" if config.run.seconds else ""
+        return f"{config.digest()[:16]} {config.run.rounds}{budget}"
 
     def job(self, root: Path, seed: int, changes: Sequence[str] = ()) -> SweepRun:
         file = recipe_file(self.recipe)
