@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from protofed.errors import UserError
 from protofed.examples import Examples, channels_last
 from protofed.experiment.config import Config
 from protofed.experiment.encoder import encode_dataset
+from protofed.experiment.members import Members
+from protofed.experiment.sections import DataSection
 from protofed.models import pretrain
 from protofed.nets import NETS, make_net, weights
 from test_cli import protofed as command  # noqa: F401
@@ -254,7 +257,7 @@ def test_a_training_that_diverges_or_is_interrupted_writes_nothing(command, tmp_
 
 def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(command, tmp_path):  # noqa: F811
     command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
-    data = encode_dataset(halves(), str(tmp_path / "e.safetensors"))
+    data = encode_dataset(halves(), DataSection(encoder=str(tmp_path / "e.safetensors")))
     assert data.train.shape == (32,)
     assert data.remark == "toy, features of e.safetensors, own pre-training on tints"
     net = make_net("resnet18", NETS["resnet18"](norm="group", width=4), (3, 20, 20), 3)
@@ -262,13 +265,6 @@ def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(
     x = (halves().test.x.float().expand(-1, 3, -1, -1) / 255 - mean) / std  # not by its own 0.1 and 0.2
     expected = net.embed(weights.read_weights(tmp_path / "e.safetensors"), channels_last(x))
     torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
-    features = data.train.x.double().numpy()
-    varied = features.std(0) > 1e-8
-    x, _ = data.train.take(torch.arange(len(data.train)))
-    np.testing.assert_allclose(x.mean(0), 0, atol=1e-4)
-    np.testing.assert_allclose(x.std(0, correction=0), varied, atol=1e-3)  # 1, and 0 where nothing varies
-    raw = (data.test.x.double().numpy() - features.mean(0)) / np.where(varied, features.std(0), 1)
-    np.testing.assert_allclose(data.test.take(torch.arange(2))[0], raw[:2], atol=1e-4)  # by the training features
     assert len(list((tmp_path / "cache").iterdir())) == 1
     code, out, _ = command(
         "run",
@@ -291,6 +287,29 @@ def test_grey_images_of_another_size_become_features_as_the_encoder_was_trained(
     assert "halves (toy, features of e.safetensors, own pre-training on tints)" in out
 
 
+@pytest.mark.parametrize("normalise", ["dataset", "client", "pooled"])
+def test_features_are_standardised_by_nobody_by_each_client_or_by_all_together(normalise, command, tmp_path):  # noqa: F811
+    command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
+    table = {
+        "run": {"seed": 1},
+        "data": {"name": "halves", "clients": 3, "encoder": str(tmp_path / "e.safetensors"), "normalise": normalise},
+        "partition": {"name": "iid"},
+        "eval": {"validation": 0.2},
+    }
+    members = Members.of(Config.of(table))
+    raw = [part.x[part.index].double().numpy() for part in members.train]
+    assert sum(map(len, raw)) < 40  # without the validation sets
+    for train, validation, test, own in zip(members.train, members.validation, members.test, raw, strict=True):
+        reference = {"dataset": None, "client": own, "pooled": np.concatenate(raw)}[normalise]
+        mean, std = (0, 1) if reference is None else (reference.mean(0), reference.std(0))
+        std = np.where(std > 1e-8, std, 1)
+        for part in (train, validation, test):
+            expected = (part.x[part.index].double().numpy() - mean) / std
+            np.testing.assert_allclose(part.take(torch.arange(len(part)))[0], expected, rtol=1e-3, atol=1e-3)
+    assert len(members.balanced) == (3 if normalise == "client" else 1)
+    assert [part.input for part in members.balanced] == [part.input for part in members.train][: len(members.balanced)]
+
+
 def test_an_encoder_whose_features_are_not_finite_is_refused(command, tmp_path):  # noqa: F811
     command("pretrain", "--data", "tints", *SMALL, "--out", "e.safetensors")
     layers, about = weights.read_weights_and_metadata(str(tmp_path / "e.safetensors"))
@@ -298,15 +317,21 @@ def test_an_encoder_whose_features_are_not_finite_is_refused(command, tmp_path):
     with pytest.raises(
         UserError, match=r"n\.safetensors gives features that are not finite numbers\. Train it again\."
     ):
-        encode_dataset(halves(), str(tmp_path / "n.safetensors"))
+        encode_dataset(halves(), DataSection(encoder=str(tmp_path / "n.safetensors")))
 
 
-def test_images_in_other_units_keep_their_own_constants(command, tmp_path):  # noqa: F811
+def test_numbers_from_0_to_1_are_normalised_as_the_encoders_bytes_were(command, tmp_path):  # noqa: F811
     command("pretrain", "--data", "halves", *SMALL, "--out", "e.safetensors")
-    data = encode_dataset(tints(), str(tmp_path / "e.safetensors"))
+    section = DataSection(encoder=str(tmp_path / "e.safetensors"))
+    data = encode_dataset(tints(), section)
     net = make_net("resnet18", NETS["resnet18"](norm="group", width=4), (3, 16, 16), 2)
-    expected = net.embed(weights.read_weights(tmp_path / "e.safetensors"), channels_last(tints().test.x))
+    mean, std = (torch.tensor(three)[:, None, None] for three in (IMAGENET_MEAN, IMAGENET_STD))
+    x = (tints().test.x - mean) / std
+    expected = net.embed(weights.read_weights(tmp_path / "e.safetensors"), channels_last(x))
     torch.testing.assert_close(data.test.x, expected, rtol=1e-4, atol=1e-4)
+    brighter = replace(tints(), train=replace(tints().train, x=3 * tints().train.x))
+    with pytest.raises(UserError, match=r"do not fit the values of the images, from 7.\S+ to 2\.\d+\. Give bytes"):
+        encode_dataset(brighter, section)
 
 
 def test_threads_are_as_before_after_a_block():

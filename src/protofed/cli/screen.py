@@ -56,6 +56,9 @@ class Screen(Watcher):
         if self.live:
             self.live.stop()
 
+    def preparing(self, text: str) -> None:
+        say(self.console, text)
+
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
         done, self.total, self.budget = len(rounds), config.run.rounds, config.run.seconds
         self.spent = sum(row["seconds"] for row in rounds)

@@ -196,15 +196,19 @@ def digit5(folder: Path) -> Dataset:
 
 def in_colour(x: torch.Tensor, side: int = 32) -> np.ndarray:
     """Bytes [n, 1 or 3, height, width] -> [n, 3, side, side], bilinear. Images that shrink are smoothed first."""
+    return torch.cat([resized(part, side) for part in x.split(1024)]).expand(-1, 3, -1, -1).numpy()
+
+
+def resized(x: torch.Tensor, side: int) -> torch.Tensor:
+    """Images [n, channels, height, width] -> [n, channels, side, side], bilinear; bytes are rounded.
+
+    Images that shrink are smoothed first.
+    """
+    if x.shape[2:] == (side, side):
+        return x
     shrinks = max(x.shape[2:]) > side
-
-    def resized(part: torch.Tensor) -> torch.Tensor:
-        values = F.interpolate(part.float(), (side, side), mode="bilinear", align_corners=False, antialias=shrinks)
-        return values.round().clamp(0, 255).to(torch.uint8)
-
-    if x.shape[2:] != (side, side):
-        x = torch.cat([resized(part) for part in x.split(1024)])
-    return x.expand(-1, 3, -1, -1).numpy()
+    values = F.interpolate(x.float(), (side, side), mode="bilinear", align_corners=False, antialias=shrinks)
+    return values.round().clamp(0, 255).to(torch.uint8) if x.dtype == torch.uint8 else values
 
 
 def tiny_imagenet(folder: Path) -> Dataset:

@@ -18,7 +18,7 @@ from protofed.data.partitions import PARTITIONS
 from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
-from protofed.experiment.options import check, check_name, options, toml_value
+from protofed.experiment.options import check, check_name, options, toml_or_text, toml_value
 from protofed.experiment.sections import (
     SECTIONS,
     DataSection,
@@ -212,10 +212,7 @@ def _apply_set(table: dict[str, Any], word: str) -> str | None:
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and section and key):
         return f"--set {word}: must look like section.key=value, for example --set train.lr=0.1"
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
+    value = toml_or_text(text)
     old = table.get(section, {})
     same_name = isinstance(old, dict) and old.get("name", _DEFAULT.get(section)) == value
     if key == "name" and section in _DEFAULT and not same_name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from protofed.examples import Examples
 from protofed.experiment.config import GIVEN
 from protofed.experiment.encoder import encode_dataset
 from protofed.nets import make_net
-from protofed.nets.weights import read_weights
+from protofed.nets.weights import read_weights, with_our_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -49,17 +49,16 @@ class Members:
     notes: tuple[str, ...] = ()  # shown when a run starts
 
     @classmethod
-    def of(cls, config: Config) -> Members:
-        """The clients that an experiment file describes."""
+    def of(cls, config: Config, say: Callable[[str], None] = lambda text: None) -> Members:
+        """The clients that an experiment file describes. `say` shows the progress of long work to the user."""
         if config.data.name == GIVEN:
             raise UserError(
                 "This experiment has data that were given in Python, so it runs from Python only: "
                 "protofed.run(config, out, federation=...), with resume=True to continue it."
             )
-        data = SOURCES[config.data.name](config.data.root)
+        data = encode_dataset(SOURCES[config.data.name](config.data.root), config.data, say)
         data = data.from_domains(config.data.domains) if config.data.domains else data
         data = data.limited(config.data.limit, config.run.seed) if config.data.limit else data
-        data = encode_dataset(data, config.data.encoder) if config.data.encoder else data
         holdings = config.partition.split(data.partition_labels(), config.data.clients, config.run.seed)
         parts = tuple(
             _hold_out(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
@@ -69,13 +68,19 @@ class Members:
         test = [(data.train if part.own else data.test).subset(part.test) for part in parts]
         validation = [data.train.subset(part.validation) for part in parts] if config.eval.validation else []
         balanced: tuple[Examples, ...] = (data.test,)
-        if "client" in (config.data.normalise, data.normalise):
-            train = [examples.by_own_statistics() for examples in train]
-            test, validation = (
-                [part.normalised_like(client_train) for part, client_train in zip(sets, train, strict=bool(sets))]
-                for sets in (test, validation)
+        statistics = data.normalise if config.data.normalise == "dataset" else config.data.normalise
+        if statistics != "constants":
+            if statistics == "client":
+                constants = [examples.by_own_statistics() for examples in train]
+            else:
+                pooled = replace(data.train, index=torch.cat([examples.index for examples in train]))
+                constants = [pooled.by_own_statistics()] * len(train)
+            train, test, validation = (
+                [part.normalised_like(client) for part, client in zip(sets, constants, strict=bool(sets))]
+                for sets in (train, test, validation)
             )
-            balanced = tuple(test)  # the test set of each client, with the client's constants
+            # by client: the test set of each client, with the client's constants
+            balanced = tuple(test) if statistics == "client" else (data.test.normalised_like(constants[0]),)
         nets, notes = load_net_weights(config, build_nets(config, [data.train.shape] * len(parts), data.classes))
         return cls(
             data.name,
@@ -250,7 +255,7 @@ def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, 
     loaded: dict[tuple[Net, str], Net] = {}
     notes = []
     for net, file in dict.fromkeys(zip(nets, files, strict=True)):
-        loaded[net, file] = net.starting_from(read_weights(file)) if file else net
+        loaded[net, file] = net.starting_from(with_our_names(read_weights(file))) if file else net
         if file:
             random = [name for name in net.shapes if name not in loaded[net, file].initial_params]
             rest = f"; at random: {', '.join(random)}" if random else ""

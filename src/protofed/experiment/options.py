@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from functools import cache
@@ -51,6 +52,18 @@ def toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def toml_or_text(text: str) -> Any:
+    """The value of "key=value" words: read as TOML, or as text if it is not TOML.
+
+    >>> toml_or_text("0.5"), toml_or_text("[1, 2]"), toml_or_text("fedavg")
+    (0.5, [1, 2], 'fedavg')
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
 
 
 @cache

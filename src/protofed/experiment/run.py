@@ -49,7 +49,12 @@ def run(
     if not isinstance(config, Config):
         config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
     config = federation.config(config) if federation else config
-    members = federation.members(config) if federation else Members.of(config)
+
+    def say(text: str) -> None:
+        for watcher in watchers:
+            watcher.preparing(text)
+
+    members = federation.members(config) if federation else Members.of(config, say)
     members.check_nets(config.method_name, config.method)
     config = resolve_engine(config.with_clients(len(members)), members)
     if config.run.tensorboard and out is not None:

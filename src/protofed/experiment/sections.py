@@ -70,9 +70,19 @@ class DataSection:
     limit: Annotated[int, Ge(0)] = 0
     """number of training examples to use, drawn at random with run.seed; 0: all"""
     encoder: str = ""
-    """file written by `protofed export` or `pretrain`; its frozen body turns inputs into features, once; "": none"""
-    normalise: Literal["dataset", "client"] = "dataset"
-    """dataset: with the constants listed in docs/data.md; client: with each client's own means and deviations"""
+    """frozen encoder that turns inputs into features, once: efficientnet_lite0, or a file; "": none (docs/nets.md)"""
+    encoder_net: str = ""
+    """net whose weights the file has, with its options ("resnet18 stem=imagenet"); "": the file says it"""
+    encoder_size: Annotated[int, Ge(0)] = 0
+    """images are resized to this number of pixels squared for the encoder; 0: they keep their size, if it fits"""
+    encoder_mean: tuple[float, ...] = ()
+    """means that the encoder's input is normalised by, of values from 0 to 1, per channel; []: the encoder's own"""
+    encoder_std: tuple[float, ...] = ()
+    """standard deviations, like encoder_mean"""
+    encoder_output: str = ""
+    """name of the output of an .onnx file that has the features; "": the first"""
+    normalise: Literal["dataset", "client", "pooled"] = "dataset"
+    """dataset: constants in docs/data.md; client: a client's means and deviations; pooled: of all clients together"""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Watcher:
     """Observes a run. Every method does nothing here; a subclass defines those that it needs."""
 
+    def preparing(self, text: str) -> None:
+        """Work before the run starts takes long, such as the features of an encoder; `text` shows its progress."""
+
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
         """The run starts or resumes; `rounds` are the rounds done before, `notes` remarks for the user."""
 

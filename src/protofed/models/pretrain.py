@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from protofed.experiment.config import Config
+    from protofed.experiment.encoder import Say
     from protofed.net import Net
-
-Say = Callable[[str], None]
-"""Shows a line of text to the user."""
 
 
 @dataclass(frozen=True)

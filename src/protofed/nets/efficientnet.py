@@ -144,9 +144,13 @@ def _batch_norm(channels: int) -> nn.BatchNorm2d:
 def from_published_names(layers: Params) -> Params:
     """The tensors of the published state dict (efficientnet_lite_pytorch) by the names of this net.
 
-    >>> list(from_published_names({"_blocks.0._bn1.bias": 0, "_conv_head.weight": 1, "_fc.bias": 2}))
-    ['body.block1.norm2.bias', 'body.conv2.weight', 'head.out.bias']
+    Tensors with other names are returned as they are.
+
+    >>> list(from_published_names({"_conv_stem.weight": 0, "_blocks.0._bn1.bias": 1, "_fc.bias": 2}))
+    ['body.conv1.weight', 'body.block1.norm2.bias', 'head.out.bias']
     """
+    if "_conv_stem.weight" not in layers:
+        return layers
     renamed = {}
     for name, value in layers.items():
         layer, _, tensor = name.rpartition(".")

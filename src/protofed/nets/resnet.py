@@ -10,6 +10,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from protofed.errors import UserError
+from protofed.net import Params
 
 Stride = Annotated[int, Ge(1)]
 _NARROW = 16
@@ -66,6 +67,24 @@ class ResNet18:
     def norm_layer(self, channels: int) -> nn.Module:
         """A new normalisation layer."""
         return nn.BatchNorm2d(channels) if self.norm == "batch" else nn.GroupNorm(2, channels)
+
+
+def from_torchvision_names(layers: Params) -> Params:
+    """The tensors of torchvision's resnet18 by the names of this net. Those with other names are returned as they are.
+
+    >>> list(from_torchvision_names({"bn1.bias": 0, "layer2.0.downsample.1.bias": 1, "layer1.0.bn2.bias": 2}))
+    ['body.norm1.bias', 'body.layer2.0.short.norm.bias', 'body.layer1.0.norm2.bias']
+    """
+    if "bn1.bias" not in layers:
+        return layers
+    new_names = {"downsample.0": "short.conv", "downsample.1": "short.norm", "bn": "norm"}
+    renamed = {}
+    for name, value in layers.items():
+        new = f"head.out.{name.removeprefix('fc.')}" if name.startswith("fc.") else f"body.{name}"
+        for old_part, new_part in new_names.items():
+            new = new.replace(old_part, new_part)
+        renamed[new] = value
+    return renamed
 
 
 class Block(nn.Module):
