@@ -31,6 +31,7 @@ def size(made) -> int:
         ("resnet18", (3, 224, 224), 1000, {"stem": "imagenet"}, 11_689_512),  # as published
         ("resnet18", (3, 32, 32), 10, {"norm": "group"}, 11_173_962),
         ("efficientnet_lite0", (3, 224, 224), 1000, {}, 4_652_008),  # as published
+        ("linear", (1280,), 10, {}, 12_810),
         ("mlp_mpfedcl", (1, 28, 28), 10, {}, 798_474),  # MP-FedCL, Table II
         ("mlp_features", (512,), 10, {}, 133_898),  # MP-FedCL, Table II: what is exchanged
         ("lenet", (3, 32, 32), 10, {}, 62_006),
@@ -145,6 +146,15 @@ def test_options_of_dense_nets():
     usual = net("mlp", (4,))
     z, logits = usual(usual.init(generator("p")), x)
     assert z.min() >= 0 > logits.min()
+
+
+def test_a_linear_net_embeds_the_input_as_it_is():
+    made = net("linear", (2, 3), 4)
+    x = torch.randn(5, 2, 3, generator=generator("x"))
+    params = made.init(generator("p"))
+    z, logits = made(params, x)
+    assert torch.equal(z, x.flatten(1))
+    torch.testing.assert_close(logits, x.flatten(1) @ params["head.out.weight"].T + params["head.out.bias"])
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "group"])

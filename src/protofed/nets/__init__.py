@@ -18,7 +18,7 @@ from protofed.net import Net
 from protofed.nets.cnn import Cnn
 from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
 from protofed.nets.efficientnet import EfficientNetLite0
-from protofed.nets.mlp import Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
+from protofed.nets.mlp import LinearNet, Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
 from protofed.nets.resnet import ResNet18
 
 
@@ -37,6 +37,7 @@ NETS: dict[str, type[Design]] = {
     "convnet": ConvNet,
     "efficientnet_lite0": EfficientNetLite0,
     "lenet": LeNet,
+    "linear": LinearNet,
     "mlp": Mlp,
     "mlp_features": MlpFeatures,
     "mlp_mpfedcl": MlpMpFedCL,

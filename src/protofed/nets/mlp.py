@@ -48,6 +48,18 @@ class Mlp:
 
 
 @dataclass(frozen=True)
+class LinearNet:
+    """A linear classifier, for features. The embedding is the input itself."""
+
+    bias: bool = True
+    """whether the classifier head has a bias"""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+        head = OrderedDict[str, nn.Module](out=nn.Linear(prod(shape), classes, bias=self.bias))
+        return nn.Flatten(), nn.Sequential(head)
+
+
+@dataclass(frozen=True)
 class MlpSynthetic(Mlp):
     """Prototype-guided FL's net for the synthetic data: 128 and 256 units."""
 
