@@ -36,11 +36,13 @@ _BALANCED_NOTE = _READOUT_NOTE + (
 )
 _LITE0 = (
     "The encoder is an EfficientNet-Lite0 trained on ImageNet (1,280 features, images at 128 pixels). The paper's is a "
-    "ResNet18 trained on DomainNet, which is not available here (512 features). Every client standardises the features "
-    "by its own training examples."
+    "ResNet18 trained on DomainNet, which is not available here (512 features)."
 )
 _SUBSETS = "SVHN, MNIST-M and MNIST are subsets, and SynthDigits is re-made from free fonts."
-_DP = "dp sends at most K clusters per class (Eq. 10 needs a number); the paper does not say how it uses DBSCAN's."
+_DP = (
+    "dp sends at most the K largest clusters per class; the paper does not say how Eq. (10) treats clients with different "
+    "numbers of clusters."
+)
 _MU = "The paper does not give fedprox's mu; it is 0.1 here."
 _TWO_ROUNDS = ("run.rounds=2",)
 _MPFEDCL_PAIRS = (("mp", "sp"), ("mp", "dp"), ("mp", "fedavg"), ("mp", "fedproto"), ("mp", "local"))
