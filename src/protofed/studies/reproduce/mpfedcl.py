@@ -40,8 +40,8 @@ _LITE0 = (
 )
 _SUBSETS = "SVHN, MNIST-M and MNIST are subsets, and SynthDigits is re-made from free fonts."
 _DP = (
-    "dp sends at most the K largest clusters per class; the paper does not say how Eq. (10) treats clients with different "
-    "numbers of clusters."
+    "dp sends at most the K largest clusters per class; the paper does not say how Eq. (10) treats clients with "
+    "different numbers of clusters."
 )
 _MU = "The paper does not give fedprox's mu; it is 0.1 here."
 _TWO_ROUNDS = ("run.rounds=2",)
