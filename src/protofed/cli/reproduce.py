@@ -129,11 +129,13 @@ def _run_study(
     if as_json:
         print(json.dumps(content, indent=1))
         return
-    console.print(page.rich_table(*page.accuracy_table(results)))
+    for group in page.three_columns_each(results):
+        console.print(page.rich_table(*page.accuracy_table(group)))
     for line in (study.note or page.ACCURACY_NOTE, *page.unfinished_note(results, seeds)):
         say(console, line)
     if study.pairs:
-        console.print(page.rich_table(*page.differences_table(study, results)))
+        for group in page.three_columns_each(results):
+            console.print(page.rich_table(*page.differences_table(study, group)))
         say(console, page.DIFFERENCES_NOTE)
     if study.sent:
         console.print(page.rich_table(*page.details_table(study, results)))

@@ -19,8 +19,8 @@ from protofed.studies.reproduce.study import (
 
 ACCURACY_NOTE = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
 DIFFERENCES_NOTE = (
-    "Differences in points on the same seeds, with the half-width of their 95 % interval and, in brackets, the number "
-    "of seeds; next to them the paper's differences."
+    "Differences in points on the same seeds, with the half-width of their 95 % interval; next to them the paper's "
+    "differences."
 )
 QUICK_NOTE = (
     "This is the quick version with few rounds and images: it checks that everything runs; its numbers are not "
@@ -32,6 +32,13 @@ DETAILS_NOTE = (
     f"{100 * CONVERGENCE_TOLERANCE:.1f} points of the mean of the last {CONVERGENCE_ROUNDS} rounds. Sent: thousands of "
     "numbers per round, from all clients."
 )
+
+
+def three_columns_each(results: Sequence[CellResult]) -> list[list[CellResult]]:
+    """The results in groups of three columns, which is what a screen with 80 characters has room for."""
+    columns = list(dict.fromkeys(result.cell.column for result in results))
+    groups = [columns[first : first + 3] for first in range(0, len(columns), 3)]
+    return [[result for result in results if result.cell.column in group] for group in groups]
 
 
 def accuracy_table(results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
@@ -60,20 +67,23 @@ def differences_table(study: Study, results: Sequence[CellResult]) -> tuple[list
     """The heads and rows of a table of differences on the same seeds, with the paper's."""
     columns = list(dict.fromkeys(result.cell.column for result in results))
     by_place = {(result.cell.row, result.cell.column): result for result in results}
+    most = max(len(result.runs) for result in results)
     lines = []
     for first, second in study.pairs:
         line = [f"{first} - {second}"]
         for column in columns:
             ours, other = by_place.get((first, column)), by_place.get((second, column))
-            line += _difference(ours, other) if ours and other else ("-", "-")
+            line += _difference(ours, other, most) if ours and other else ("-", "-")
         lines.append(line)
     return ["", *(text for column in columns for text in (column, "paper"))], lines
 
 
-def _difference(first: CellResult, second: CellResult) -> tuple[str, str]:
-    """Our difference of two cells, with the number of seeds that both have, and the paper's difference."""
+def _difference(first: CellResult, second: CellResult, most: int) -> tuple[str, str]:
+    """Our difference of two cells, with the number of seeds that both have if it is below `most`, and the paper's."""
     gap = paired(first.accuracy, second.accuracy)
-    ours = f"{gap.percent('+')} ({gap.number})" if gap else "not run"
+    ours = gap.percent("+") if gap else "not run"
+    if gap and gap.number < most:
+        ours += f" ({gap.number})"
     if not (first.cell.paper and second.cell.paper):
         return ours, ""
     return ours, f"{paper_mean(first.cell.paper) - paper_mean(second.cell.paper):+.2f}"
