@@ -304,9 +304,11 @@ CLIPPED = {"clip": 0.05, "momentum": 0.9, "weight_decay": 0.01, "epochs": 2}
 """Every gradient of the toys is longer than this `clip`, so that each step is scaled down."""
 
 
-def test_dittos_shared_model_is_fedavgs_to_the_last_bit_when_gradients_are_clipped():
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_dittos_shared_model_is_fedavgs_to_the_last_bit_when_gradients_are_clipped(dropout):
+    members = federation(nets=[net(dropout=dropout)] * 6)
     ditto, fedavg, unclipped = (
-        played_on(Loop, config(name, rounds=2, train={**CLIPPED, **other}), federation()).server.params
+        played_on(Loop, config(name, rounds=2, train={**CLIPPED, **other}), members).server.params
         for name, other in (("ditto", {}), ("fedavg", {}), ("fedavg", {"clip": 0.0}))
     )
     same(ditto, fedavg, rtol=0, atol=0)

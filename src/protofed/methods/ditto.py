@@ -63,11 +63,12 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Weights, kept: KeptModel) -> Loss:
         """The cross-entropy of both models, and for the personal one (Eq. Ditto) λ/2 ||v - w_t||^2."""
+        shared = cross_entropy(net(params, batch.x)[1], batch)  # first, so that it has the dropout masks of fedavg
         personal = added(params)
         return Loss(
             personal=cross_entropy(net(personal, batch.x)[1], batch),
             near=self.pull / 2 * squared_distance(net, personal, down.params),
-            supervised=cross_entropy(net(params, batch.x)[1], batch),
+            supervised=shared,
         )
 
     def keep(self, trained: Trained[Weights, KeptModel]) -> KeptModel:
