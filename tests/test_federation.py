@@ -300,7 +300,13 @@ def test_numbers_of_numpy_are_numbers():
 
 
 @pytest.mark.parametrize(
-    "section", [{"data": {"normalise": "client"}}, {"eval": {"test": "own"}}, {"eval": {"validation": 0.1}}]
+    "section",
+    [
+        {"data": {"encoder": "efficientnet_lite0"}},
+        {"data": {"normalise": "client"}},
+        {"eval": {"test": "own"}},
+        {"eval": {"validation": 0.1}},
+    ],
 )
 def test_options_of_named_data_are_refused_for_own_arrays(section):
     with pytest.raises(UserError, match=r"it applies to named datasets only\. A federation's arrays are used as given"):

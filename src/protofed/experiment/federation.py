@@ -110,6 +110,7 @@ class Federation:
         """The experiment with this federation instead of its [data], [partition] and, if there are nets, [net]."""
         for key, value, default in (
             ("data.domains", list(config.data.domains), []),
+            ("data.encoder", config.data.encoder, ""),
             ("data.normalise", config.data.normalise, "dataset"),
             ("eval.test", config.eval.test, "dataset"),
             ("eval.validation", config.eval.validation, 0.0),
