@@ -120,12 +120,18 @@ def test_eq4_as_the_paper_weighs_by_hand():
 
 
 def test_eq4_as_the_code_weighs_by_hand():
-    # class 0: (1 * (0, 1) + 3 * (0, -1)) / 4 = (0, -0.5), so (0.5, -0.25). Class 1: (0.5, 0.5), of its only holder.
-    norm, half = math.hypot(0.5, 0.25), 0.5**0.5
+    # class 0: (1 * (0, 1) + 3 * (0, -1)) / 4 = (0, -0.5), to length 1 (0, -1). Class 1: (1, 0), of its only holder.
+    half = 0.5**0.5
     assert moved(weights="count").tolist() == [
-        pytest.approx([0.5 / norm, -0.25 / norm]),
+        pytest.approx([half, -half]),
         pytest.approx([half, half]),
         pytest.approx([-1, 0]),
+    ]
+    # with rho = 0.8: 0.8 (1, 0) + 0.2 (0, -1) and 0.8 (0, 1) + 0.2 (1, 0), both of length sqrt(0.68)
+    norm = math.sqrt(0.68)
+    assert moved(0.8, "count")[:2].tolist() == [
+        pytest.approx([0.8 / norm, -0.2 / norm]),
+        pytest.approx([0.2 / norm, 0.8 / norm]),
     ]
 
 

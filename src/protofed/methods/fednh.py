@@ -56,7 +56,7 @@ class FedNH(SharedModel, Method[Weights, Weights, ModelWithPrototypes, Nothing])
     learn_scale: bool = True
     """Whether s is learned and averaged with the body (code and appendix A.2), or fixed."""
     weights: Literal["equal", "count"] = "equal"
-    """α of Eq. (4): `equal`: 1/|S| for all clients of the round (paper); `count`: by examples, over holders (code)."""
+    """α of Eq. (4): `equal`: 1/|S| (paper); `count`: by examples over holders, their mean scaled to length 1 (code)."""
     unit_means: bool = False
     """Whether class means are scaled to unit length before they are sent (code). Eq. (3) sends them as they are."""
 
@@ -101,7 +101,7 @@ class FedNH(SharedModel, Method[Weights, Weights, ModelWithPrototypes, Nothing])
             class_means = torch.stack([part.mean[:, 0] for part in uploaded]).double().mean(0)
         else:
             pooled = Prototypes.pool(uploaded, "examples")
-            class_means = torch.where(pooled.support > 0, pooled.mean[:, 0], old).double()
+            class_means = torch.where(pooled.support > 0, F.normalize(pooled.mean[:, 0].double(), dim=-1), old)
         new = F.normalize(self.rho * old.double() + (1 - self.rho) * class_means, dim=-1)  # Eq. (4), line 8
         body = average_uploads(uploads, equal=True)  # line 9
         return Weights(server.params | body | {site.net.linear_head: new.float()})
