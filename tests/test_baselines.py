@@ -159,6 +159,37 @@ def test_fedatt_by_hand_on_two_layers():
     assert after["body.b"].item() == pytest.approx(1 + 1.2 * (1 - b) * 1)
 
 
+# How far a layer moved, and the two norms of that: a diagonal matrix has the singular values 3 and 4.
+WAYS = {
+    "matrix": ([[3.0, 0.0], [0.0, 4.0]], {"spectral": 4, "frobenius": 5}),
+    "tall": ([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]], {"spectral": 4, "frobenius": 5}),
+    "rank one": ([[2.0, 2.0], [2.0, 2.0]], {"spectral": 4, "frobenius": 4}),
+    "row": ([[[[3.0, 0.0], [0.0, 4.0]]]], {"spectral": 5, "frobenius": 5}),  # one filter: one row of four
+    "filters": ([[[[3.0]], [[0.0]]], [[[0.0]], [[4.0]]]], {"spectral": 4, "frobenius": 5}),  # two filters of 2x1x1
+    "vector": ([3.0, 4.0], {"spectral": 5, "frobenius": 5}),
+    "number": (3.0, {"spectral": 3, "frobenius": 3}),
+    "still": ([[0.0, 0.0], [0.0, 0.0]], {"spectral": 0, "frobenius": 0}),
+}
+
+
+@pytest.mark.parametrize("norm", ["spectral", "frobenius"])
+@pytest.mark.parametrize("layer", WAYS)
+def test_fedatts_norms_by_hand(layer, norm):
+    way, lengths = torch.tensor(WAYS[layer][0]), WAYS[layer][1]
+    server, still, moved = (Weights({"body.w": step * way}) for step in (0, 0, 1))
+    after = FedAtt(step=1.0, norm=norm).aggregate(SITE, server, uploads(still, moved)).params["body.w"]
+    share = math.exp(lengths[norm]) / (1 + math.exp(lengths[norm]))
+    torch.testing.assert_close(after, share * way)
+
+
+def test_fedatts_norm_is_that_of_its_code():
+    way = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    both = torch.stack([way, 2 * way]).double()
+    largest = torch.linalg.svdvals(way.double())[0].item()
+    assert FedAtt().lengths(both).tolist() == pytest.approx([largest, 2 * largest], rel=1e-12)
+    assert FedAtt().lengths(both.mT).tolist() == pytest.approx([largest, 2 * largest], rel=1e-12)
+
+
 def test_fedatt_of_equal_clients_is_their_common_step():
     after = FedAtt(step=1.0).aggregate(SITE, weights(0.0), uploads(weights(2.0), weights(2.0), sizes=(1, 9))).params
     assert after["body.w"].item() == pytest.approx(2)

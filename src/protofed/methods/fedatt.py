@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Gt
+from torch import Tensor
 
 from protofed.core import Site, Upload, Weights
 from protofed.methods.fedavg import FedAvg
@@ -19,6 +20,8 @@ class FedAtt(FedAvg):
 
     step: Annotated[float, Gt(0)] = 1.2
     """ε: step size of the server towards the weighted mean of the clients' layers."""
+    norm: Literal["spectral", "frobenius"] = "spectral"
+    """Norm of a layer's way: `spectral`: the largest singular value (its code); `frobenius`: L2 over all entries."""
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
         """w_l <- w_l - ε sum_i α_li (w_l - w_li), with α_l the softmax over clients of ||w_l - w_li||."""
@@ -27,6 +30,21 @@ class FedAtt(FedAvg):
         for name, before in server.params.items():
             if site.net.trains(name, before):  # batch norm statistics are averaged: ε > 1 can make a variance negative
                 moved = torch.stack([upload.message.params[name] for upload in uploads]).double() - before.double()
-                alpha = torch.softmax(moved.flatten(1).norm(dim=1), 0)
+                alpha = torch.softmax(self.lengths(moved), 0)
                 averaged[name] = (before.double() + self.step * torch.tensordot(alpha, moved, 1)).to(before.dtype)
         return Weights(averaged)
+
+    def lengths(self, moved: Tensor) -> Tensor:
+        """The norms [clients] of one layer's ways [clients, ...]. Both norms of a vector are its Euclidean length.
+
+        For the spectral norm, a tensor of more than two dimensions is a matrix with one row per output unit.
+        """
+        squares: Tensor  # of the norms
+        if self.norm == "frobenius" or moved.dim() <= 2:
+            squares = moved.reshape(len(moved), -1).square().sum(1)
+        else:
+            matrices = moved.flatten(2)
+            rows, columns = matrices.shape[1:]
+            gram = matrices @ matrices.mT if rows <= columns else matrices.mT @ matrices
+            squares = torch.linalg.eigvalsh(gram)[:, -1].clamp(min=0)  # the largest; rounding can make 0 negative
+        return squares.sqrt()
