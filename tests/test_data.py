@@ -29,8 +29,8 @@ KNOWN = {  # training and test examples, of the first classes, shape, and the su
     "mnist_m": (5_000, 1_500, [500, 500, 500], (3, 32, 32), 260068),
     "office_caltech10": (2_042, 491, [229, 188, 191], (3, 64, 64), 2046496),
     "pets": (1_600, 400, [80, 80, 80], (3, 64, 64), 1361429),
-    "spiral": (18_000, 18_000, [3000, 3000, 3000], (2,), 0.94078),
-    "spiral_imbalanced": (5_905, 18_000, [3000, 1500, 750], (2,), 0.916414),
+    "spiral": (18_000, 18_000, [3000, 3000, 3000], (2,), 1.010682),
+    "spiral_imbalanced": (5_905, 18_000, [3000, 1500, 750], (2,), 1.327283),
     "svhn": (4_977, 1_434, [500, 500, 500], (3, 32, 32), 225076),
     "synthdigits": (5_000, 1_500, [500, 500, 500], (3, 32, 32), 513612),
     "synthetic": (7_633, 1_877, [2741, 320, 170], (60,), -10.191368),
@@ -170,12 +170,23 @@ def test_synthetic_labels_are_the_argmax_of_one_linear_model_a_client():
 
 
 def test_spiral_arms_by_hand():
+    """As in the code of FedNH's authors: the angle is measured from the second axis, and the noise is not negative."""
     points, arm = arms((5, 3), 0.0, random_state(0))
-    radius, angle = np.hypot(*points.T), np.arctan2(*points.T[::-1])
+    radius, angle = np.hypot(*points.T), np.arctan2(*points.T)
     np.testing.assert_allclose(radius[:5], [1, 3.25, 5.5, 7.75, 10], rtol=1e-5)
     np.testing.assert_allclose(angle[:5], np.linspace(0, np.pi / 3, 5), atol=1e-5)
     np.testing.assert_allclose(angle[5:], np.linspace(np.pi / 3, 2 * np.pi / 3, 3), atol=1e-5)
     assert arm.tolist() == [0] * 5 + [1] * 3
+
+
+def test_the_noise_of_the_spiral_is_uniform_from_0_to_half_a_radian():
+    data = SOURCES["spiral"]("")
+    x, y = data.train.take(torch.arange(3000))  # arm 0; its inputs are not scaled
+    noise = np.arctan2(*x.numpy().T.astype(float)) - np.linspace(0, np.pi / 3, 3000)
+    assert (y == 0).all()
+    assert -1e-5 < noise.min() < 0.01
+    assert 0.49 < noise.max() < 0.5 + 1e-5
+    assert noise.mean() == pytest.approx(0.25, abs=4 * 0.5 / np.sqrt(12 * 3000))  # four standard errors
     assert np.bincount(SOURCES["spiral_imbalanced"]("").train.labels).tolist() == list(IMBALANCED)
 
 

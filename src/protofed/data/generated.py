@@ -41,28 +41,29 @@ BALANCED, IMBALANCED = (3000,) * 6, (3000, 1500, 750, 375, 187, 93)
 """Points per arm of the spirals."""
 
 
-def spiral(folder: Path, sizes: tuple[int, ...] = BALANCED, noise: float = 0.1, name: str = "spiral") -> Dataset:
-    """FedNH, Sec. 3.1: six arms with radius 1 to 10. The test set is balanced.
+def spiral(folder: Path, sizes: tuple[int, ...] = BALANCED, name: str = "spiral") -> Dataset:
+    """FedNH, Sec. 3.1, as its authors' code has it: six arms with radius 1 to 10. The test set is balanced.
 
-    Point i of arm k has the angle (k + i / (n - 1)) pi / 3, plus noise. The paper's formula rotates arm k by k pi / 3
-    and adds noise of variance 1. The arms would then overlap, but in the paper's figures they are separate.
+    The paper's formula lets arm k turn by k pi / 3 and adds noise of variance 1. The arms would then overlap, but in
+    the paper's figures they are separate. In the code every arm turns by pi / 3, with uniform noise from 0 to 0.5.
     """
     train, test = (
-        arms(counts, noise, random_state(name, part)) for counts, part in ((sizes, "train"), (BALANCED, "test"))
+        arms(counts, 0.5, random_state(name, part)) for counts, part in ((sizes, "train"), (BALANCED, "test"))
     )
-    return Dataset(
-        name, Examples.of(*train, scale=10.0), Examples.of(*test, scale=10.0), tuple(range(6)), remark="generated"
-    )
+    return Dataset(name, Examples.of(*train), Examples.of(*test), tuple(range(6)), remark="generated")
 
 
 def arms(sizes: tuple[int, ...], noise: float, draw: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-    """Points [n, 2] on the arms of a spiral, and the number of the arm of each point [n]."""
+    """Points [n, 2] on the arms of a spiral, and the number of the arm of each point [n].
+
+    Point i of the n points of arm k has the angle (k + i / (n - 1)) pi / 3, plus noise between 0 and `noise` radians.
+    """
     points = []
     for arm, size in enumerate(sizes):
         along = np.linspace(0, 1, size)
-        angle = arm * np.pi / 3 + along * np.pi / 3 + draw.normal(0, noise, size)
+        angle = (arm + along) * np.pi / 3 + draw.uniform(0, noise, size)
         radius = 1 + 9 * along
-        points.append(np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1))
+        points.append(np.stack([radius * np.sin(angle), radius * np.cos(angle)], 1))
     return np.concatenate(points).astype(np.float32), np.repeat(np.arange(len(sizes)), sizes)
 
 

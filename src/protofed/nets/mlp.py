@@ -85,9 +85,9 @@ class MlpFeatures(Mlp):
 
 @dataclass(frozen=True)
 class MlpSpiral(Mlp):
-    """FedNH's net for the spiral: five dense layers, a two-dimensional embedding, a head without bias."""
+    """FedNH's net for the spiral: 16, 8, 4 and 2 units, of which the last are the embedding; a head without bias."""
 
-    hidden: tuple[Units, ...] = (64, 64, 64)
+    hidden: tuple[Units, ...] = (16, 8, 4)
     dim: Units = 2
     embedding: Literal["relu", "linear"] = "linear"
     bias: bool = False
