@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
@@ -25,6 +27,9 @@ from protofed.experiment.encoder import encode_dataset
 from protofed.experiment.sections import DataSection
 from protofed.nets import NETS, make_net, weights
 from test_cli import protofed as command  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+import encoder_table
 
 PACKAGE, FILE = weights.PUBLISHED["efficientnet_lite0"]
 INSTALLED = util.find_spec(PACKAGE) is not None
@@ -235,8 +240,20 @@ def test_a_table_is_not_resized(tmp_path):
     options = {"encoder": str(tmp_path / "m.pth"), "encoder_net": "mlp"}
     expected = net.embed(net.init(generator(0)), torch.from_numpy(x) - 0.5)
     torch.testing.assert_close(encode_dataset(table, DataSection(**options)).test.x, expected)
-    with pytest.raises(UserError, match=r"data.encoder_size: got 8, but inputs of shape \(5,\) are not images"):
-        encode_dataset(table, DataSection(**options, encoder_size=8))
+    for key, value in (("encoder_size", 8), ("encoder_mean", (0.5,))):
+        more = {key: value, "encoder_std": (0.5,)} if key == "encoder_mean" else {key: value}
+        with pytest.raises(UserError, match=rf"data.{key}: got \S+, but inputs of shape \(5,\) are no images"):
+            encode_dataset(table, DataSection(**options, **more))
+
+
+def test_a_dense_encoder_of_images_is_normalised_as_it_is_told(tmp_path):
+    net = make_net("mlp", NETS["mlp"](), (1, 16, 16), 2)
+    torch.save(net.init(generator(0)), tmp_path / "m.pth")
+    section = DataSection(
+        encoder=str(tmp_path / "m.pth"), encoder_net="mlp", encoder_mean=(0.3,), encoder_std=(0.7,), encoder_size=16
+    )
+    expected = net.embed(net.init(generator(0)), (spots().test.x / 255 - 0.3) / 0.7)
+    torch.testing.assert_close(encode_dataset(spots(), section).test.x, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_exported_onnx_file_gives_the_embeddings_of_the_exported_model(command, tmp_path):  # noqa: F811
@@ -295,3 +312,30 @@ def test_problems_of_keys_are_reported_together():
     with pytest.raises(ConfigError) as caught:
         encode_dataset(spots(), DataSection(encoder_net="mlp", encoder_output="x"))
     assert len(caught.value.problems) == 2
+
+
+def test_the_page_of_nets_shows_the_table_of_the_kept_figures():
+    top = Path(__file__).parents[1]
+    kept = json.loads((top / "docs" / "results" / "data" / "encoder.json").read_text(encoding="utf-8"))
+    page = (top / "docs" / "nets.md").read_text(encoding="utf-8")
+    assert encoder_table.table(kept) in page
+    for word in encoder_table.PROBE.split():
+        assert f"--set {word}" in page  # the command that makes a cell
+    (cell,) = [
+        row
+        for row in kept["probes"]
+        if (row["data"], row["encoder"], row["size"], row["normalise"])
+        == ("office_caltech10", "efficientnet_lite0", 128, "dataset")
+    ]
+    assert f" {100 * cell['correct'] / cell['test']:.1f} / " in page
+    assert cell["train"] + cell["test"] == 2_533
+
+
+def test_a_cell_is_a_share_in_percent_and_a_median():
+    rows = [
+        {"encoder": "e", "size": 64, "data": data, "normalise": normalise, "correct": correct, "test": 4}
+        for data in encoder_table.DATASETS
+        for normalise, correct in (("dataset", 3), ("pooled", 1))
+    ]
+    kept = {"milliseconds": [{"encoder": "e", "size": 64, "per_image": [1.0, 9.0, 2.0]}], "probes": rows}
+    assert encoder_table.table(kept).splitlines()[2] == "| e | 64 | 2.0 ms" + 3 * " | 75.0 / 25.0" + " |"

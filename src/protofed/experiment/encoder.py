@@ -95,7 +95,7 @@ class EncoderInputs:
         """Normalised inputs in order."""
         is_image = len(self.shape) == 3
         size = max(1, _PIXELS // (self.shape[1] * self.shape[2])) if is_image else EVALUATION_BATCH
-        for rows in self.examples.index.split(size):
+        for rows in filter(len, self.examples.index.split(size)):
             raw = self.examples.x[rows]
             raw = resized(raw, self.side) if self.side else raw
             yield self.examples.normalised(raw.expand(-1, self.channels, -1, -1) if self.channels else raw)
@@ -118,11 +118,14 @@ def compute_features(parts: Sequence[EncoderInputs], embed: Embed, title: str, s
 def _inputs(examples: Examples, encoder: Encoder, section: DataSection) -> EncoderInputs:
     """The examples in the form that the encoder takes."""
     if len(examples.shape) != 3:
-        if section.encoder_size:
-            raise UserError(
-                f"data.encoder_size: got {section.encoder_size}, but inputs of shape {examples.shape} are not images. "
-                "Leave the key out."
-            )
+        keys = ("encoder_size", "encoder_mean", "encoder_std")
+        if problems := [
+            f"data.{key}: got {toml_value(getattr(section, key))}, but inputs of shape {examples.shape} are no images. "
+            "Leave the key out."
+            for key in keys
+            if getattr(section, key)
+        ]:
+            raise ConfigError(problems)
         return EncoderInputs(encoder.normalised(examples), 0, 0)
     side = section.encoder_size or encoder.side
     channels = encoder.channels if examples.shape[0] == 1 else 0

@@ -69,8 +69,9 @@ class NetEncoder:
         }
         options = _options_of(section.encoder_net) if section.encoder_net else weights.net_options(metadata, self.title)
         self.name, self.design = _net_design(options, f"data.encoder: net of {self.title}")
-        trained_on = weights.input_format(metadata)
-        given = given_constants(section)
+        trained_on, given = weights.input_format(metadata), given_constants(section)
+        if trained_on is not None and len(trained_on.shape) != 3:
+            trained_on = None
         self.constants = trained_on if given is None else given
         if self.constants is None and section.encoder_net and len(shape) == 3:
             raise UserError(
@@ -81,11 +82,11 @@ class NetEncoder:
         first = self.layers.get("body.conv1.weight", self.layers.get("conv1.weight"))
         self.channels = 0 if first is None else first.shape[1]
         if trained_on is not None:
-            self.channels = trained_on.shape[0] if len(trained_on.shape) == 3 else 0
+            self.channels = trained_on.shape[0]
         self.remark = weights.pretraining_remark(metadata)
 
     def normalised(self, examples: Examples) -> Examples:
-        if self.constants is None or not self.channels or len(examples.shape) != 3:
+        if self.constants is None or len(examples.shape) != 3:
             return examples
         return with_constants(examples, self.constants, self.title)
 
