@@ -18,7 +18,7 @@ _FEDNH_ROWS = {
     "fedrep": ("method.name=fedrep", "method.weights=equal", "method.initial_weights=same"),
     "ditto": ("method.name=ditto", "method.weights=equal"),
     "fedbabu": ("method.name=fedbabu", "method.weights=equal", "method.tune_from=client"),
-    "creff": ("method.name=creff", "method.weights=equal", "method.match_lr=0.01"),
+    "creff": ("method.name=creff", "method.weights=equal", "method.match_lr=0.01", "method.head_batch=64"),
 }
 """The changes to the recipe for each method, as in the authors' code: equal weights, and one start for all clients.
 
