@@ -13,12 +13,14 @@ import torch
 
 from protofed import cli, draws
 from protofed.data.images import PETS
+from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.run import run
 from protofed.measures.intervals import SettingRow, read_sweep, settings_as_json
 from protofed.measures.question import state_with_data
-from protofed.pictures import bands, catalogue, clients, curves, embedded, scatter, similarity
+from protofed.methods.fednh import FedNH
+from protofed.pictures import bands, blocks, catalogue, clients, curves, embedded, scatter, similarity, spiral
 from protofed.pictures.runs import FinishedRun, group_by_setting, titles
 from protofed.pictures.style import COLOURS, class_style, write_picture
 
@@ -77,11 +79,13 @@ SHOWN = {
     "partition": ["fedproto"],
     "tsne": ["fedproto"],
     "pca": ["fedproto", "fedavg", "fednh", "mpfedcl", "protomargin"],
-    "similarity": ["fedproto", "fednh"],
-    "embeddings": ["fedproto", "--client", "0", "--client", "2"],
+    "similarity": ["fedproto", "fednh", "fedavg"],
+    "blocks": ["fednh", "fedavg"],
+    "embeddings": ["fedproto", "--client", "0", "--client", "2", "--class", "3", "--class", "5"],
     "attention": ["protomargin"],
     "margins": ["fedproto"],
     "sweep": ["sweep"],
+    "inputs": ["spiral"],
     "spiral": ["spiral", "--client", "1", "--client", "3"],
 }
 
@@ -92,7 +96,9 @@ def test_every_picture_is_tried():
 
 @pytest.mark.parametrize("what", SHOWN)
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_every_picture_is_drawn(draw, tmp_path, what, ending):
+def test_every_picture_is_drawn(draw, tmp_path, what, ending, monkeypatch):
+    if what == "blocks":  # digits have no superclasses
+        monkeypatch.setattr(similarity, "_superclasses", lambda run: tuple(digit // 3 for digit in range(10)))
     out = tmp_path / "new" / f"{what}.{ending}"
     code, told, err = draw(*SHOWN[what], "--what", what, "--out", str(out))
     assert (code, err) == (0, "")
@@ -108,7 +114,14 @@ def test_the_help_names_every_picture(draw):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["local", "--what", "similarity"], "local has no prototypes at the server"),
+        (
+            ["local", "--what", "similarity"],
+            "local has neither prototypes nor a shared head at the server. Draw the head of a client with --client",
+        ),
+        (["local", "--what", "similarity", "--client", "4"], "There is no client 4"),
+        (["fednh", "--what", "blocks"], "This picture needs classes of at least two superclasses"),
+        (["fedavg", "--what", "inputs"], "this picture needs inputs of two columns"),
+        (["fedavg", "--what", "embeddings", "--class", "ten"], 'there is no class "ten". Known: 0, 1, 2,'),
         (["fedavg", "--what", "attention"], "fedavg has no attention over clients"),
         (["fedproto", "--what", "spiral"], "its embeddings have 50 dimensions; this picture needs 2"),
         (["fedproto", "--what", "embeddings", "--client", "9"], "There is no client 9"),
@@ -262,6 +275,85 @@ def test_prototypes_of_fednh_are_the_rows_of_its_head(folder):
     assert torch.allclose(rows.mean.norm(dim=-1), torch.ones(10, 1))
 
 
+def test_without_prototypes_the_similarity_is_that_of_the_rows_of_the_shared_head(folder):
+    played = FinishedRun.load(folder / "fedavg")
+    (panel,) = similarity.similarity_panels([played], ())
+    rows = played.result().state.server.params["head.out.weight"].double()
+    expected = [[float(a @ b / a.norm() / b.norm()) for b in rows] for a in rows]
+    np.testing.assert_allclose(panel.cosines, expected, atol=1e-6)
+    assert panel.title == "fedavg on digits: rows of the shared head"
+    (own,) = similarity.similarity_panels([FinishedRun.load(folder / "fednh")], ())
+    assert own.title == "fednh on digits"
+
+
+def test_the_similarity_of_a_client_is_that_of_its_own_head(folder):
+    played = FinishedRun.load(folder / "local")
+    first, third = similarity.similarity_panels([played], (0, 2))
+    for panel, client in ((first, 0), (third, 2)):
+        unit = torch.nn.functional.normalize(played.result().state.kept[client].params["head.out.weight"])
+        np.testing.assert_allclose(panel.cosines, (unit @ unit.T).numpy(), atol=1e-6)
+        assert panel.title == f"local on digits: rows of the head of client {client}"
+    assert not np.allclose(first.cosines, third.cosines)
+
+
+def test_blocks_are_of_the_most_and_the_least_similar_superclasses_or_of_named_classes():
+    cosines = np.array([[9, 9, 1, 2, 5], [9, 9, 3, 4, 6], [1, 3, 9, 9, 0], [2, 4, 9, 9, 1], [5, 6, 0, 1, 9]]) / 10
+    panel = similarity.SimilarityPanel("x", list("abcde"), cosines, [0, 0, 1, 1, 7])
+    most, least = blocks.choose_blocks(panel)  # the means are .25 (0 and 1), .55 (0 and 7) and .05 (1 and 7)
+    assert (most.rows, most.columns, most.cosines.tolist()) == (["a", "b"], ["e"], [[0.5], [0.6]])
+    assert (least.rows, least.columns, least.cosines.tolist()) == (["c", "d"], ["e"], [[0.0], [0.1]])
+    assert (most.title, least.title) == ("x, most similar", "x, least similar")
+    named = blocks.choose_blocks(panel, ["d", "a", "e", "b"])
+    assert [block.rows for block in named] == [["c", "d"], ["e"]]
+    assert named[0].cosines.tolist() == [[0.1, 0.3], [0.2, 0.4]]
+    with pytest.raises(UserError, match=r"--class: got 3 classes; give two for each block."):
+        blocks.choose_blocks(panel, ["a", "b", "c"])
+
+
+def test_embeddings_of_named_classes_are_shown_for_every_client(folder):
+    """FedNH's Fig. 6: also for a client that does not hold them, which then has no mean of its own."""
+    played = FinishedRun.load(folder / "fedproto")
+    panels = embedded.embed_clients(played, "x", (0, 1, 2, 3), ["3", "5"])
+    members = state_with_data(played.result()).members
+    count = int(torch.isin(members.balanced[0].labels, torch.tensor([3, 5])).sum())
+    lacking = 0
+    for number, panel in enumerate(panels):
+        assert set(panel.samples.y) == {3, 5}
+        assert len(panel.samples.y) == count
+        holds = set(members.train[number].labels.tolist()) & {3, 5}
+        assert set(panel.local.y) == holds
+        assert set(panel.shared.y) <= {3, 5}
+        lacking += holds != {3, 5}
+    assert lacking  # otherwise this test would not show anything
+
+
+def test_inputs_are_all_training_examples_and_the_test_set(folder):
+    played = FinishedRun.load(folder / "spiral")
+    members = state_with_data(played.result()).members
+    panel = spiral.input_panel("x", members.train)
+    assert panel.z.shape == (300, 2)
+    assert np.bincount(panel.y).tolist() == sum(part.labels.bincount(minlength=6) for part in members.train).tolist()
+    assert 1 <= np.linalg.norm(panel.z, axis=1).min() < np.linalg.norm(panel.z, axis=1).max() <= 10.001
+    training, test = spiral.input_picture([played]).axes
+    assert [axis.get_title().replace("\n", " ") for axis in (training, test)] == [
+        "fedavg on spiral (generated), training set",
+        "fedavg on spiral (generated), test set",
+    ]
+
+
+def test_where_only_directions_count_each_class_has_a_circle(folder):
+    """fednh compares unit vectors: class k of 6 is at radius 1 - k / 10. Other embeddings are drawn as they are."""
+    state = state_with_data(FinishedRun.load(folder / "spiral").result())
+    net, params, test = state.members.nets[0], state.model(0).params, state.members.balanced[0]
+    z, y = net.features(params, test)
+    plain = spiral.embedding_panel("x", state.config.method, net, params, test)
+    assert np.array_equal(plain.z, z.numpy())
+    circles = spiral.embedding_panel("x", FedNH(), net, params, test)
+    np.testing.assert_allclose(np.linalg.norm(circles.z, axis=1), 1 - y.numpy() / 10, rtol=1e-5)
+    np.testing.assert_allclose(circles.z[:, 0] * z[:, 1].numpy(), circles.z[:, 1] * z[:, 0].numpy(), atol=1e-4)
+    assert np.array_equal(circles.prototypes, params["head.out.weight"].numpy())
+
+
 def test_embeddings_are_of_each_clients_own_test_set_and_model(folder):
     played = FinishedRun.load(folder / "fedproto")
     shown, state = embedded.embed_all_clients(played, "x"), state_with_data(played.result())
@@ -314,6 +406,13 @@ def test_a_principal_component_points_where_the_entries_of_its_direction_have_a_
         unit = np.array(direction) / np.linalg.norm(direction)
         expected = along * np.sign(unit.sum())
         assert np.allclose(scatter.project_by_pca(along[:, None] * unit)[:, 0], expected)
+
+
+def test_a_few_classes_never_share_a_colour():
+    """Classes keep the colour of their number where they can: 42 and 52 would have the same one."""
+    assert scatter.class_styles([3, 5]) == {3: class_style(3), 5: class_style(5)}
+    assert scatter.class_styles([3, 42, 52]) == {3: class_style(0), 42: class_style(1), 52: class_style(2)}
+    assert scatter.class_styles(range(12)) == {label: class_style(label) for label in range(12)}
 
 
 def test_seventy_classes_look_different():

@@ -19,8 +19,8 @@ def draw_command(
         str,
         option(
             "--what",
-            help="curves, losses, cost, clients, partition, tsne, pca, similarity, embeddings, attention, margins, "
-            "sweep or spiral.",
+            help="curves, losses, cost, clients, partition, tsne, pca, similarity, blocks, embeddings, attention, "
+            "margins, sweep, inputs or spiral.",
         ),
     ],
     out: Annotated[Path, option("--out", help="Picture to write, .png, .svg or .pdf. It must not exist yet.")],
@@ -28,7 +28,12 @@ def draw_command(
         int, option("--window", min=1, help="For curves, losses, cost: rounds of the moving average.")
     ] = 1,
     client: Annotated[
-        Optional[list[int]], option("--client", help="For embeddings, spiral: a client to show; may be repeated.")
+        Optional[list[int]],
+        option("--client", help="For similarity, blocks, embeddings, spiral: a client to show; may be repeated."),
+    ] = None,
+    class_name: Annotated[
+        Optional[list[str]],
+        option("--class", help="For embeddings: a class to show; for blocks: a class, two per block. May be repeated."),
     ] = None,
     by: Annotated[
         Optional[list[str]],
@@ -50,7 +55,7 @@ def draw_command(
         raise UserError(f'--what: there is no picture "{what}". {did_you_mean(what, PICTURES)}')
     must_be_new(out)
     must_be_a_picture(out)
-    options = DrawOptions(window, tuple(client or ()), tuple(by) if by else DrawOptions().by)
+    options = DrawOptions(window, tuple(client or ()), tuple(by) if by else DrawOptions().by, tuple(class_name or ()))
     picture = PICTURES[what].draw([PICTURES[what].load(folder) for folder in folders], options)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_picture(picture, out)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from protofed.errors import UserError
 from protofed.experiment.results import members_with_data
 from protofed.measures.intervals import SettingRow, read_sweep
-from protofed.pictures import clients, curves, scatter, similarity, spiral
+from protofed.pictures import blocks, clients, curves, scatter, similarity, spiral
 from protofed.pictures.holdings import draw_holdings
 from protofed.pictures.runs import FinishedRun
 from protofed.pictures.sweep_plot import draw_sweep
@@ -23,6 +23,7 @@ class DrawOptions(NamedTuple):
     window: int = 1  # rounds of the moving average
     clients: tuple[int, ...] = ()
     by: tuple[str, ...] = curves.WAYS
+    classes: tuple[str, ...] = ()
 
 
 class Picture(NamedTuple):
@@ -57,11 +58,19 @@ PICTURES: dict[str, Picture] = {
     "tsne": Picture("test embeddings and prototypes, by t-SNE", lambda runs, o: scatter.tsne(runs)),
     "pca": Picture("test embeddings and prototypes, by principal components", lambda runs, o: scatter.pca(runs)),
     "similarity": Picture(
-        "cosines between the server's prototypes", lambda runs, o: similarity.similarity_picture(runs)
+        "cosines between the server's prototypes, or between the rows of a head",
+        lambda runs, o: similarity.similarity_picture(runs, o.clients),
     ),
-    "embeddings": Picture("embeddings of single clients", lambda runs, o: scatter.embeddings(runs, o.clients)),
+    "blocks": Picture(
+        "cosines between the classes of two superclasses",
+        lambda runs, o: blocks.block_picture(runs, o.clients, o.classes),
+    ),
+    "embeddings": Picture(
+        "embeddings of single clients", lambda runs, o: scatter.embeddings(runs, o.clients, o.classes)
+    ),
     "attention": Picture("the weight of each client per round (protomargin)", lambda runs, o: clients.attention(runs)),
     "margins": Picture("distances between prototypes over rounds", lambda runs, o: curves.margin_curves(runs)),
     "sweep": Picture("accuracy along the values of a grid (DIR is a sweep's folder)", _sweep_picture, read_sweep),
+    "inputs": Picture("training and test examples of two columns", lambda runs, o: spiral.input_picture(runs)),
     "spiral": Picture("embeddings of two dimensions", lambda runs, o: spiral.spiral_picture(runs, o.clients)),
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 from protofed.core import AnyMethod, Net, Params
 from protofed.draws import random_state
 from protofed.engines.threads import one_thread
-from protofed.errors import UserError
+from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.results import Result, State
 from protofed.measures.question import state_with_data
@@ -120,22 +120,34 @@ def client_params(state: State, number: int) -> Params:
     return method.exportable_params(trained.params, kept)
 
 
-def embed_clients(run: FinishedRun, title: str, clients: Sequence[int], limit: int = _MAX_SAMPLES) -> list[Embedded]:
-    """A panel per client: its model's embeddings of the same test examples, restricted to its own classes."""
+def class_positions(labels: Sequence[str | int], names: Sequence[str]) -> list[int]:
+    """The numbers of the classes with these names; an error if there is no such class."""
+    by_name = {str(label): number for number, label in enumerate(labels)}
+    for name in names:
+        if name not in by_name:
+            raise UserError(f'--class: there is no class "{name}". {did_you_mean(name, by_name)}')
+    return [by_name[name] for name in names]
+
+
+def embed_clients(
+    run: FinishedRun, title: str, clients: Sequence[int], classes: Sequence[str] = (), limit: int = _MAX_SAMPLES
+) -> list[Embedded]:
+    """A panel per client: its model's embeddings of the same test examples, of these classes or else of its own."""
     result = run.result()
     state, shared = state_with_data(result), _shared_points(result)
     method, members, panels = state.config.method, state.members, []
+    chosen_classes = class_positions(members.labels, classes)
     with one_thread():
         for number in clients:
             params, net = client_params(state, number), members.nets[number]
             test = members.balanced[0] if len(members.balanced) == 1 else members.test[number]
-            has_class = members.train[number].labels.bincount(minlength=members.classes) > 0  # [classes]
-            positions = has_class[test.labels].nonzero().squeeze(1).numpy()
+            shown = chosen_classes or members.train[number].labels.unique().tolist()
+            positions = np.flatnonzero(np.isin(test.labels.numpy(), shown))
             shuffled = random_state("embeddings", run.config.run.seed).permutation(positions)
             chosen = np.sort(shuffled[: limit // len(clients)])
             samples = Points.of(*_compared_features(method, net, params, test.subset(chosen)), number)
             z, y = _compared_features(method, net, params, members.train[number])
-            local = Points.from_prototypes(Prototypes.of(z, y, classes=members.classes), number)
-            of_classes = shared.subset(np.isin(shared.y, has_class.nonzero().squeeze(1).numpy()))
-            panels.append(Embedded(f"{title}, client {number}", members.labels, samples, local, of_classes))
+            means = Points.from_prototypes(Prototypes.of(z, y, classes=members.classes), number)
+            local, of_server = (points.subset(np.isin(points.y, shown)) for points in (means, shared))
+            panels.append(Embedded(f"{title}, client {number}", members.labels, samples, local, of_server))
     return panels

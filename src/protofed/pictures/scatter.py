@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from protofed.errors import UserError
 from protofed.pictures.embedded import Embedded, embed_all_clients, embed_clients
 from protofed.pictures.runs import FinishedRun, titles
-from protofed.pictures.style import COLUMN, class_style, make_panels, set_wrapped_title, with_column_fonts
+from protofed.pictures.style import COLOURS, COLUMN, class_style, make_panels, set_wrapped_title, with_column_fonts
 
 _MAX_LEGEND_CLASSES = 20
 """With more classes than this, the legend does not name them."""
@@ -62,19 +62,31 @@ def project_panels(panels: Sequence[Embedded], projection: Projection) -> list[E
     ]
 
 
+def _shown_classes(panels: Sequence[Embedded]) -> list[int]:
+    """The numbers of the classes in these panels."""
+    every = [points.y for panel in panels for points in (panel.samples, panel.local, panel.shared)]
+    return [int(label) for label in np.unique(np.concatenate(every))]
+
+
+def class_styles(classes: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """The colour and the mark of each class: by its number or, if few classes would share a colour, by its position."""
+    few_share = len({label % len(COLOURS) for label in classes}) < len(classes) <= len(COLOURS)
+    return {label: class_style(position if few_share else label) for position, label in enumerate(classes)}
+
+
 @with_column_fonts
 def _draw_scatter(panels: Sequence[Embedded], same_axes: bool = False) -> Figure:
     """The panels, two per row, with one legend. `same_axes`: all panels have the same limits."""
     picture, axes = make_panels(len(panels), 2, COLUMN if len(panels) == 1 else COLUMN / 2 + 0.2)
-    scale = 1.0 if len(panels) == 1 else 0.55
+    scale, styles = 1.0 if len(panels) == 1 else 0.55, class_styles(_shown_classes(panels))
     for axis, panel in zip(axes, panels, strict=True):
         for points, size, edge, alpha in (
-            (panel.samples, 4 * scale, None, 0.45),
+            (panel.samples, (4 if len(panel.samples.y) > 100 else 16) * scale, None, 0.45),
             (panel.local, 9 * max(scale, 0.8), "black", 1.0),
             (panel.shared, 100 * scale, "black", 1.0),
         ):
             for label in np.unique(points.y):
-                colour, mark = class_style(int(label))
+                colour, mark = styles[int(label)]
                 x, y = points.z[points.y == label].T
                 axis.scatter(
                     x,
@@ -102,12 +114,9 @@ def _draw_scatter(panels: Sequence[Embedded], same_axes: bool = False) -> Figure
 
 def _add_legend(picture: Figure, panels: Sequence[Embedded]) -> None:
     """Below the panels: the names of the classes, and what the sizes of the marks mean."""
-    every = [points.y for panel in panels for points in (panel.samples, panel.shared)]
-    classes = [int(label) for label in np.unique(np.concatenate(every))]
-    handles = []
-    if len(classes) <= _MAX_LEGEND_CLASSES:
-        for label in classes:
-            colour, mark = class_style(label)
+    styles, handles = class_styles(_shown_classes(panels)), []
+    if len(styles) <= _MAX_LEGEND_CLASSES:
+        for label, (colour, mark) in styles.items():
             name = str(panels[0].labels[label])[:14]
             handles.append(Line2D([], [], color=colour, marker=mark, linestyle="", markersize=4, label=name))
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
@@ -137,9 +146,9 @@ def pca(runs: Sequence[FinishedRun]) -> Figure:
     return _draw_scatter([project_panels([panel], project_by_pca)[0] for panel in panels])
 
 
-def embeddings(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figure:
+def embeddings(runs: Sequence[FinishedRun], clients: Sequence[int], classes: Sequence[str] = ()) -> Figure:
     """Some clients of each run side by side. The clients of a run share one projection."""
     panels = []
     for run, title in zip(runs, titles(runs), strict=True):
-        panels += project_panels(embed_clients(run, title, clients or (0, 1)), project_by_pca)
+        panels += project_panels(embed_clients(run, title, clients or (0, 1), classes), project_by_pca)
     return _draw_scatter(panels, same_axes=len(runs) == 1)

@@ -1,4 +1,4 @@
-"""Cosines between the server's prototypes, with boxes around superclasses (FedNH's Fig. 3)."""
+"""Cosines between prototypes or between the rows of a head, with boxes around superclasses (FedNH's Fig. 3 and 8)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
+from torch import Tensor
 
 from protofed.data.sources import SOURCES
+from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.config import GIVEN
-from protofed.pictures.embedded import server_prototypes
+from protofed.experiment.results import Result
+from protofed.measures.question import state_with_data
+from protofed.pictures.embedded import client_params, server_prototypes
 from protofed.pictures.runs import FinishedRun, titles
 from protofed.pictures.style import COLUMN, make_panels, set_wrapped_title, with_column_fonts
 
@@ -28,24 +34,60 @@ class SimilarityPanel(NamedTuple):
     superclass: Sequence[int] = ()  # of each class; () if the dataset has none
 
 
-def _similarity_panel(run: FinishedRun, title: str) -> SimilarityPanel:
-    """The cosines of a run's class prototypes, each the mean of the class's modes. Unseen classes are left out."""
+def similarity_panels(runs: Sequence[FinishedRun], clients: Sequence[int]) -> list[SimilarityPanel]:
+    """The panels of all runs: of the server, or of these clients."""
+    return [
+        group_by_superclass(_similarity_panel(run, title, client))
+        for run, title in zip(runs, titles(runs), strict=True)
+        for client in clients or (None,)
+    ]
+
+
+def _similarity_panel(run: FinishedRun, title: str, client: int | None) -> SimilarityPanel:
+    """The cosines between the class vectors of a run's server or of a client. Classes without a vector are left out."""
     result = run.result()
-    prototypes = server_prototypes(result)
-    if prototypes is None:
-        raise UserError(f"{run.method} has no prototypes at the server: draw a run of fedproto, fednh, mpfedcl, ...")
-    seen = (prototypes.support > 0).any(1)
+    vectors, seen, source = _client_rows(result, client) if client is not None else _server_vectors(run, result)
     if seen.sum() < 2:
         raise UserError(f"{run.folder}: at least two classes need a prototype; got {int(seen.sum())}.")
-    present = (prototypes.support > 0).to(prototypes.mean.dtype).unsqueeze(-1)  # [classes, modes, 1]
-    unit = F.normalize(((prototypes.mean * present).sum(1) / present.sum(1).clamp(min=1))[seen], dim=-1)
+    unit = F.normalize(vectors[seen], dim=-1)
     classes, superclass = seen.nonzero().squeeze(1).tolist(), _superclasses(run)
     return SimilarityPanel(
-        title,
+        title + source,
         [result.labels[label] for label in classes],
         (unit @ unit.T).numpy(),
         [superclass[label] for label in classes] if superclass else (),
     )
+
+
+def _server_vectors(run: FinishedRun, result: Result) -> tuple[Tensor, Tensor, str]:
+    """A vector per class [classes, dim], which classes have one [classes], and what they are, for the title.
+
+    They are the server's prototypes, each the mean of the class's modes. A server without prototypes but with a model
+    for all clients has the rows of its head.
+    """
+    prototypes = server_prototypes(result)
+    if prototypes is not None:
+        present = (prototypes.support > 0).to(prototypes.mean.dtype).unsqueeze(-1)  # [classes, modes, 1]
+        means = (prototypes.mean * present).sum(1) / present.sum(1).clamp(min=1)
+        return means, (prototypes.support > 0).any(1), ""
+    state = result.state
+    sent = state.config.method.broadcast(state.server, 0)
+    rows = getattr(sent, "params", {}).get(state.members.nets[0].linear_head)
+    if rows is None:
+        raise UserError(
+            f"{run.method} has neither prototypes nor a shared head at the server. Draw the head of a client with "
+            "--client, or a run of fedproto, fednh, fedavg, ..."
+        )
+    return rows, torch.ones(len(rows), dtype=torch.bool), ": rows of the shared head"
+
+
+def _client_rows(result: Result, client: int) -> tuple[Tensor, Tensor, str]:
+    """The same for a client: the rows of the head of its model (see `client_params`)."""
+    state = state_with_data(result)
+    with one_thread():
+        params = client_params(state, client)
+    rows = params[state.members.nets[client].linear_head]
+    return rows, torch.ones(len(rows), dtype=torch.bool), f": rows of the head of client {client}"
 
 
 def _superclasses(run: FinishedRun) -> tuple[int, ...]:
@@ -81,10 +123,9 @@ def superclass_blocks(superclass: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(first.tolist(), counts.tolist(), strict=True))
 
 
-def similarity_picture(runs: Sequence[FinishedRun]) -> Figure:
-    """A map of cosines per run."""
-    panels = [_similarity_panel(run, title) for run, title in zip(runs, titles(runs), strict=True)]
-    return draw_similarity([group_by_superclass(panel) for panel in panels])
+def similarity_picture(runs: Sequence[FinishedRun], clients: Sequence[int] = ()) -> Figure:
+    """A map of cosines per run, or per run and client."""
+    return draw_similarity(similarity_panels(runs, clients))
 
 
 @with_column_fonts
@@ -106,12 +147,10 @@ def draw_similarity(panels: Sequence[SimilarityPanel]) -> Figure:
             axis.set_yticks(range(classes), names, fontsize=size)
             axis.set_xticks(range(classes), names, fontsize=size, rotation=90 if max(map(len, names)) > 2 else 0)
         else:
-            axis.set(xlabel=f"{classes} classes" + ", by superclass" * bool(panel.superclass))
+            by_superclass = ", by superclass" if alone else ",\nby superclass"
+            axis.set(xlabel=f"{classes} classes{by_superclass if panel.superclass else ''}")
         if classes <= 10 and alone:
-            for row, column in np.argwhere(~np.isnan(values)):
-                text = f"{values[row, column]:.2f}".replace("0.", ".")
-                colour = "black" if values[row, column] > (low + high) / 2 else "white"
-                axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=colour)
+            write_cosines(axis, values, (low + high) / 2, 5.5)
         for first, count in superclass_blocks(panel.superclass):
             box = Rectangle((first - 0.5, first - 0.5), count, count, fill=False, edgecolor="white", linewidth=0.7)
             box.set_path_effects([withStroke(linewidth=1.7, foreground="black")])  # visible on every colour
@@ -119,3 +158,11 @@ def draw_similarity(panels: Sequence[SimilarityPanel]) -> Figure:
     picture.tight_layout()
     picture.colorbar(image, ax=axes, label="cosine", shrink=0.75, pad=0.03, extend="both")
     return picture
+
+
+def write_cosines(axis: Axes, cosines: np.ndarray, middle: float, size: float) -> None:
+    """Write the values into the cells of a map, dark on the light colours above the middle; nan is left out."""
+    for row, column in np.argwhere(~np.isnan(cosines)):
+        text = f"{cosines[row, column]:.2f}".replace("0.", ".")
+        colour = "black" if cosines[row, column] > middle else "white"
+        axis.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
