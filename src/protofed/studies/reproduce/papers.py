@@ -105,15 +105,16 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         (
             "figure3",
             "Fig. 3, 7, 8: similarity of prototypes",
-            NOT_YET,
-            "`protofed draw DIR --what similarity` draws it from runs; docs/gallery.md has a small run of fednh",
+            SMALLER,
+            "`protofed draw DIR --what similarity` and `--what blocks` draw them from runs of any method with a linear "
+            "head; docs/gallery.md has those of short runs on a subset",
         ),
         ("figure4", "Fig. 4: rho", NOT_YET, f"{_COMMAND} can make it with 60 rounds and one seed"),
         (
             "figure6",
             "Fig. 6: representations of clients",
-            NOT_YET,
-            "`protofed draw DIR --what embeddings` draws it from runs",
+            SMALLER,
+            "`protofed draw DIR --what embeddings` draws it from runs; docs/gallery.md has that of short runs on a subset",
         ),
         (
             "protocol",
