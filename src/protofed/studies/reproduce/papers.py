@@ -114,7 +114,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "figure6",
             "Fig. 6: representations of clients",
             SMALLER,
-            "`protofed draw DIR --what embeddings` draws it from runs; docs/gallery.md has that of short runs on a subset",
+            "`protofed draw DIR --what embeddings` draws it from runs; docs/gallery.md has that of short runs",
         ),
         (
             "protocol",
