@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from protofed.cli.listing import recipes
-from protofed.data.partitions.base import Labels
+from protofed.data.dataset import Dataset
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.experiment.config import Config
@@ -145,25 +146,28 @@ def test_no_run_is_made_twice_and_the_command_of_a_cell_gives_the_same(tmp_path)
                     made.setdefault(f"{job.config.digest()} {job.config.run.rounds}", job.out) == job.out
                 )  # none is made twice
         for cell in study.cells:
-            words = cell.command(0).split()
+            words = shlex.split(cell.command(0))
             assert words[:2] == ["protofed", "run"]
             config = Config.load(ROOT / words[2], [word for word in words[3:] if word != "--set"])
             assert config.digest() == cell.job(tmp_path, 0).config.digest()
 
 
 def test_every_cell_has_a_split(tmp_path, mnist_root):
-    data: dict[str, Labels] = {}
+    data: dict[str, Dataset] = {}
     splits = {
-        repr((job.config.data.name, job.config.partition, seed)): job.config
+        repr((job.config.data, job.config.partition, seed)): job.config
         for study in STUDIES.values()
         for quick, seed in product((False, True), range(3))
         for job in (cell.job(tmp_path, seed, study.changes(quick)) for cell in study.chosen(quick))
+        if job.config.data.name in ("mnist", "femnist", "cifar10", "cifar100")
     }
     for config in splits.values():
         name = config.data.name
         if name not in data:
-            data[name] = SOURCES[name](mnist_root).partition_labels()
-        assert len(config.partition.split(data[name], 20, config.run.seed)) == 20
+            data[name] = SOURCES[name](mnist_root)
+        used = data[name].limited(config.data.limit, config.run.seed) if config.data.limit else data[name]
+        clients = config.data.clients or 20
+        assert len(config.partition.split(used.partition_labels(), clients, config.run.seed)) == clients
 
 
 def test_tables_have_the_papers_rows_and_columns():

@@ -45,14 +45,18 @@ class Cell:
     paper: str = ""  # the paper's figure, "95.04 ± 6.48"; "" if the paper does not have this cell
     figure: str = BY_HEAD  # a path in result.json, or "last N." and a column of rounds.jsonl
 
+    def all_words(self, changes: Sequence[str]) -> list[str]:
+        """The cell's words and these changes to them. The last word for a key counts."""
+        return list({word.partition("=")[0]: word for word in (*self.words, *changes)}.values())
+
     def out(self, root: Path, seed: int, changes: Sequence[str] = ()) -> Path:
         """The folder of a run. Cells of several studies with the same runs share it."""
-        folder = "+".join((*self.words, *changes)).replace("/", "_").replace('"', "") or "as-it-is"
+        folder = "+".join(self.all_words(changes)).replace("/", "_").replace('"', "") or "as-it-is"
         return root / self.recipe / folder / f"seed-{seed}"
 
     def command(self, seed: int, changes: Sequence[str] = ()) -> str:
         """The command that repeats the run."""
-        words = " ".join(f"--set {shlex.quote(word)}" for word in (*self.words, *changes, f"run.seed={seed}"))
+        words = " ".join(f"--set {shlex.quote(word)}" for word in self.all_words([*changes, f"run.seed={seed}"]))
         return f"protofed run recipes/{self.recipe}.toml {words}"
 
     def digest(self, changes: Sequence[str] = ()) -> str:
@@ -63,7 +67,7 @@ class Cell:
 
     def job(self, root: Path, seed: int, changes: Sequence[str] = ()) -> SweepRun:
         file = recipe_file(self.recipe)
-        config = Config.load(file, [*self.words, *changes, f"run.seed={seed}", "engine.workers=1"])
+        config = Config.load(file, self.all_words([*changes, f"run.seed={seed}", "engine.workers=1"]))
         return SweepRun(f"{self.row}, {self.column}", seed, self.out(root, seed, changes), config)
 
 
