@@ -24,6 +24,8 @@ MARKED = re.compile(r"<!-- ((?:fednh|mpfedcl)-[\w.-]+) -->\n.*?<!-- end -->\n", 
 def tables(name: str) -> str:
     """The tables of a study, with a sentence if it is not finished."""
     file, study = DOCS / "data" / f"{name}.json", STUDIES[name]
+    if not file.exists():
+        return "This table has not been run yet."
     figures = read_kept(file, study, quick=False)
     results = [
         CellResult(cell, {seed: run for (other, seed), run in figures.items() if other == cell}) for cell in study.cells
