@@ -70,7 +70,7 @@ def test_the_papers_own_spreads_repeat():
                 value.partition("±")[2] for value in second[method][1:]
             ]
     assert repeated == 10
-    assert "in all ten rows that both have" in text_of("fednh.md")
+    assert "for fednh, fedavg, fedrod, local and fedproto, with both values of alpha" in text_of("fednh.md")
 
 
 def mpfedcl_sentences() -> list[str]:

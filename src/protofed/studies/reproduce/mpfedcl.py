@@ -172,7 +172,7 @@ MPFEDCL_STUDIES = (
         _table5(_FEW),
         _OWN_NOTE,
         (
-            "The paper does not say how many images a client has. FedPCL, which it follows, takes 10 per class.",
+            "The paper does not say how many images a client has. FedPCL, which it cites, takes 10 per class.",
             _LITE0,
             _SUBSETS,
             _DP,

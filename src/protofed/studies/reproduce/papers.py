@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PAPER_SCALE, SMALLER = "run at paper scale", "run in a smaller or changed form"
+PARTLY = "run in part, in a smaller or changed form"
 NOT_YET, CANNOT = "not run yet", "cannot be run here"
 _COMMAND = "`protofed reproduce`"
 _MARGIN = "python scripts/protomargin_table.py"
@@ -18,7 +19,7 @@ class Entry(NamedTuple):
     name: str
     paper: str
     shows: str
-    state: str  # one of the four states above
+    state: str  # one of the states above
     how: str  # how it is made, or why it cannot be made: a clause that follows "STATE: "
 
 
@@ -61,15 +62,15 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         (
             "table1",
             "Table 1: Cifar10, Dir(0.3)",
-            SMALLER,
+            PARTLY,
             f"{_COMMAND} makes it on a subset, in hours; docs/results/fednh.md says which cells have been run",
         ),
         ("table1-dir1", "Table 1: Cifar10, Dir(1.0)", NOT_YET, f"{_COMMAND} can make it on a subset, in hours"),
         (
             "table1-cifar100",
             "Table 1: Cifar100, Dir(0.3)",
-            SMALLER,
-            f"{_COMMAND} makes it on a subset, in hours; docs/results/fednh.md says which cells have been run",
+            NOT_YET,
+            f"{_COMMAND} can make it on a subset, in hours",
         ),
         (
             "table1-cifar100-dir1",
@@ -86,7 +87,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         (
             "table2",
             "Table 2: fairness, Cifar10",
-            SMALLER,
+            PARTLY,
             f"{_COMMAND} makes it on a subset, from the runs of Table 1",
         ),
         ("table3", "Table 3: 30 % of the clients", NOT_YET, f"{_COMMAND} can make three of its rows, in hours"),
@@ -119,8 +120,8 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         (
             "protocol",
             "the protocol of the authors' code",
-            SMALLER,
-            f"{_COMMAND} makes it next to figures of their code on the same subset",
+            NOT_YET,
+            f"{_COMMAND} can make it next to figures of their code on the same subset",
         ),
     ),
     ("protomargin", "Prototype-guided FL (Michieli & Ozay 2021)"): (
@@ -165,12 +166,12 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             PAPER_SCALE,
             "every run of mpfedcl counts them; docs/results/mpfedcl.md has the numbers",
         ),
-        ("table5", "Table V: Digit-5 by domain", SMALLER, f"{_COMMAND} makes it {_ENCODER} and all images"),
+        ("table5", "Table V: Digit-5 by domain", NOT_YET, f"{_COMMAND} can make it {_ENCODER} and all images"),
         (
             "table5-few",
             "Table V with 10 images per class",
             SMALLER,
-            f"{_COMMAND} makes it {_ENCODER} and the likely number of images",
+            f"{_COMMAND} makes it {_ENCODER} and 10 images per class, our guess",
         ),
         (
             "table6",
@@ -180,7 +181,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         ),
         ("table6-digit5", "Table VI: Digit-5", NOT_YET, f"{_COMMAND} can make it {_ENCODER}, in two readings"),
         ("table6-office", "Table VI: Office-10", NOT_YET, f"{_COMMAND} can make it {_ENCODER}, in two readings"),
-        ("table7", "Table VII: Digit-5 and Office-10", SMALLER, f"{_COMMAND} makes it {_ENCODER}"),
+        ("table7", "Table VII: Digit-5 and Office-10", NOT_YET, f"{_COMMAND} can make it {_ENCODER}"),
         ("table8", "Table VIII: equal time", NOT_YET, f"{_COMMAND} can make it {_ENCODER}, with 20 seconds per run"),
         ("figure5", "Fig. 5: K", NOT_YET, f"{_COMMAND} can make it {_ENCODER}, on validation sets"),
         ("figure8", "Fig. 8: alpha", NOT_YET, f"{_COMMAND} can make it {_ENCODER}, on Office-10"),
