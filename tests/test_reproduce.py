@@ -108,13 +108,15 @@ def test_a_cell_can_show_the_server_and_personal_models(tmp_path):
     }
     result |= dict.fromkeys(("method", "dataset", "seed", "rounds", "global", "seconds"))
     (tmp_path / "result.json").write_text(json.dumps(result))
-    rounds = [{"round": number + 1, "accuracy_global": share} for number, share in enumerate([0.9, 0.2, None, 0.4])]
+    rounds = [{"round": number + 1, "accuracy_global": share} for number, share in enumerate([None, 0.2, 0.3, 0.4])]
     (tmp_path / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
 
     def figures(figure: str) -> Figures:
         return cell_figures(Cell("", "", "r", figure=figure), tmp_path)
 
     assert figures(server_in_last_rounds(3)) == (pytest.approx(0.3), None, None, None, 7)
+    with pytest.raises(UserError, match=r"has accuracy_global in 3 of its last 4 rounds\. Set run\.eval_last"):
+        figures(server_in_last_rounds(4))
     assert figures("personal.l") == (0.75, 0.25, None, None, 7)
     assert figures("personal.prototype.l_std") == (0.5, None, None, None, 7)
     assert figures("domains.usps.prototype") == (0.25, None, None, None, 7)

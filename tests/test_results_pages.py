@@ -146,3 +146,13 @@ def test_baselines_of_mpfedcls_table5_are_thirds_of_whole_percents():
     ]
     assert len(values) == 20
     assert all(abs(3 * value - round(3 * value)) < 0.02 for value in values)
+
+
+def test_sentences_about_fednh_follow_from_the_kept_figures():
+    kept, text = Kept("fednh-table1"), text_of("fednh.md")
+    gaps = [kept.gap("fednh", "fedavg", column) for column in ("GM", "PM(V)", "PM(L)")]
+    assert {gap.number for gap in gaps} == {1}  # with more seeds, other sentences are needed
+    assert "above fedavg by {:.1f}, {:.1f} and {:.1f} points".format(*(100 * gap.mean for gap in gaps)) in text
+    rows = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fednh", "fedavg")]
+    paper = [paper_mean(first) - paper_mean(second) for first, second in zip(*rows, strict=True)]
+    assert "the paper's {:.2f}, {:.2f} and {:.2f}, but one seed has no interval".format(*paper) in text

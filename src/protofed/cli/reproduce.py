@@ -114,6 +114,7 @@ def _run_study(
         for seed in set(range(seeds)) - set(figures):
             folder = cell.out(out, seed, study.changes(quick))
             if not finished or (folder / "result.json").exists():
+                sweep.check_stored_run(folder, cell.job(out, seed, study.changes(quick)).config)
                 figures[seed] = cell_figures(cell, folder)
         results.append(CellResult(cell, dict(sorted(figures.items()))))
     if not any(result.runs for result in results):

@@ -96,6 +96,8 @@ class Config:
                 "run.seconds: cannot be used together with eval.personal, which scores each client's model in the last "
                 "round that the client takes part in: a time budget leaves open which round that is. Use one of them."
             )
+        if (run := sections["run"]) and run.seconds and run.eval_last:
+            problems.append("run.seconds: cannot be used together with run.eval_last. Use one of them.")
         partition_name, partition = _choose(
             "partition", {**PARTITIONS, **from_python}, tables.get("partition", {}), problems
         )

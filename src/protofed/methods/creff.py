@@ -27,6 +27,7 @@ from protofed.core import (
     Upload,
     average_uploads,
 )
+from protofed.errors import UserError
 from protofed.methods.parts.shared_model import SharedModel
 from protofed.net import selected
 
@@ -78,6 +79,8 @@ class CReFF(SharedModel, Method[RetrainingServer, ModelAndRetrainedHead, Gradien
 
     def start(self, site: Site) -> RetrainingServer:
         params = site.fresh_params()
+        if not _trainable_head(site.net, selected(params, "head.")):
+            raise UserError(f"creff retrains the head, but net {site.net.name} has none that trains. Use fedavg.")
         features = torch.randn(site.net.classes, self.each, site.net.dim, generator=site.generator("features"))
         head = {name: value.clone() for name, value in selected(params, "head.").items()}
         return RetrainingServer(params, head, features)

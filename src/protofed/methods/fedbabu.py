@@ -43,6 +43,8 @@ class FedBABU(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
         params = site.fresh_params()
         if not selected(params, "head."):
             raise UserError(f"fedbabu keeps the head fixed, but net {site.net.name} has no head. Use fedavg.")
+        if not selected(params, "body."):
+            raise UserError(f"fedbabu trains the layers below the head, but net {site.net.name} has none. Use fedavg.")
         return Weights(params)
 
     def join(self, client: Client) -> KeptModel:

@@ -33,6 +33,8 @@ class FedPer(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     def start(self, site: Site) -> Weights:
         """A complete model. Its private part is never sent; it completes the server's model (FedNH, section 4.1)."""
         params = site.fresh_params()
+        if not selected(params, "body."):
+            raise UserError(f"net {site.net.name} has no layers below its head that could be shared. Use fedavg.")
         if not selected(params, self.shared_part):
             raise UserError(
                 f'method.shared: got "{self.shared}", but net {site.net.name} has no such layers. Use "body".'

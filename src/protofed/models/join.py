@@ -138,7 +138,11 @@ def join_run(
         steps=trained.steps,
         spent=all_epochs,
         given=sorted(client_net.initial_params),
-        shared=any(not torch.equal(trained.start[name], value) for name, value in alone.start.items()),
+        shared=any(
+            not torch.equal(value, alone.start[name])
+            for name, value in method.exportable_params(trained.start, trained.kept).items()
+            if name in alone.start
+        ),
         downloaded=message_size(down).params,
         accuracy={way: count / len(test_examples) for way, count in num_correct.items()},
         alone=num_correct_alone / len(test_examples),

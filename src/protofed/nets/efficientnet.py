@@ -154,9 +154,10 @@ def from_published_names(layers: Params) -> Params:
     renamed = {}
     for name, value in layers.items():
         layer, _, tensor = name.rpartition(".")
-        if layer.startswith("_blocks."):
-            _, number, part = layer.split(".")
-            renamed[f"body.block{int(number) + 1}.{_PUBLISHED_BLOCK_NAMES[part]}.{tensor}"] = value
-        else:
-            renamed[f"{'head' if layer == '_fc' else 'body'}.{_PUBLISHED_NAMES[layer]}.{tensor}"] = value
+        block, _, part = layer.removeprefix("_blocks.").partition(".")
+        if layer.startswith("_blocks.") and block.isdigit() and part in _PUBLISHED_BLOCK_NAMES:
+            name = f"body.block{int(block) + 1}.{_PUBLISHED_BLOCK_NAMES[part]}.{tensor}"
+        elif layer in _PUBLISHED_NAMES:
+            name = f"{'head' if layer == '_fc' else 'body'}.{_PUBLISHED_NAMES[layer]}.{tensor}"
+        renamed[name] = value
     return renamed

@@ -71,8 +71,8 @@ def _server_vectors(run: FinishedRun, result: Result) -> tuple[Tensor, Tensor, s
         means = (prototypes.mean * present).sum(1) / present.sum(1).clamp(min=1)
         return means, (prototypes.support > 0).any(1), ""
     state = result.state
-    sent = state.config.method.broadcast(state.server, 0)
-    rows = getattr(sent, "params", {}).get(state.members.nets[0].linear_head)
+    server = {**getattr(state.server, "params", {}), **getattr(state.server, "head", {})}  # creff: its retrained head
+    rows = server.get(state.members.nets[0].linear_head)
     if rows is None:
         raise UserError(
             f"{run.method} has neither prototypes nor a shared head at the server. Draw the head of a client with "

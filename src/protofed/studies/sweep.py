@@ -88,16 +88,22 @@ def finish_run(out: Path, config: Config) -> dict[str, Any]:
     """The result.json of the run in this folder. The run is started or continued unless it is finished."""
     config_file = out / "config.toml"
     if config_file.exists():
-        stored = Config.load(config_file)
-        config = replace(config, engine=stored.engine, data=replace(config.data, clients=stored.data.clients))
-        lengths = [(one.run.rounds, one.run.seconds) for one in (stored, config)]
-        if stored.digest() != config.digest() or lengths[0] != lengths[1]:
-            raise UserError(f"{out} holds a run of another experiment. Give another --out, or delete it.")
+        config = check_stored_run(out, config)
     result = None if (out / "result.json").exists() else run(config, out, resume=config_file.exists())
     if not (out / _DISTANCE_FILE).exists():
         distance = _prototype_distance(result or Result.load(out))
         write_atomically(out / _DISTANCE_FILE, json.dumps({"distance": distance}).encode())
     return Folder(out).result()
+
+
+def check_stored_run(out: Path, config: Config) -> Config:
+    """The experiment of the run in this folder, which must be this one; the run may have chosen its engine."""
+    stored = Config.load(out / "config.toml")
+    config = replace(config, engine=stored.engine, data=replace(config.data, clients=stored.data.clients))
+    lengths = [(one.run.rounds, one.run.seconds) for one in (stored, config)]
+    if stored.digest() != config.digest() or lengths[0] != lengths[1]:
+        raise UserError(f"{out} holds a run of another experiment. Give another --out, or delete it.")
+    return config
 
 
 def _prototype_distance(result: Result) -> float | None:

@@ -19,8 +19,8 @@ from protofed.studies.reproduce.study import (
 
 ACCURACY_NOTE = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
 DIFFERENCES_NOTE = (
-    "Differences in points on the same seeds, with the half-width of their 95 % interval; next to them the paper's "
-    "differences."
+    "Differences in points on the same seeds, with the half-width of their 95 % interval, and the paper's where it has "
+    "both figures."
 )
 QUICK_NOTE = (
     "This is the quick version with few rounds and images: it checks that everything runs; its numbers are not "
@@ -75,7 +75,9 @@ def differences_table(study: Study, results: Sequence[CellResult]) -> tuple[list
             ours, other = by_place.get((first, column)), by_place.get((second, column))
             line += _difference(ours, other, most) if ours and other else ("-", "-")
         lines.append(line)
-    return ["", *(text for column in columns for text in (column, "paper"))], lines
+    shown = 2 if any(result.cell.paper for result in results) else 1  # without the paper's if it has none
+    heads = ["", *(text for column in columns for text in (column, "paper")[:shown])]
+    return heads, [line if shown == 2 else [line[0], *line[1::2]] for line in lines]
 
 
 def _difference(first: CellResult, second: CellResult, most: int) -> tuple[str, str]:

@@ -147,7 +147,10 @@ def cell_figures(cell: Cell, path: Path) -> Figures:
     result, rounds, sent = folder.result(), folder.rounds(), folder.result()["cost"]["up_params"]
     section, _, key = cell.figure.partition(".")
     if section.startswith(_LAST):
-        values = [row[key] for row in rounds[-int(section.removeprefix(_LAST)) :] if row.get(key) is not None]
+        last = rounds[-int(section.removeprefix(_LAST)) :]
+        values = [row[key] for row in last if row.get(key) is not None]
+        if len(values) < len(last):
+            raise UserError(f"{path} has {key} in {len(values)} of its last {len(last)} rounds. Set run.eval_last.")
         return Figures(float(np.mean(values)), None, None, None, sent)
     if cell.figure not in (BY_HEAD, BY_PROTOTYPE):
         accuracy = _at(result, cell.figure)
@@ -249,11 +252,14 @@ def read_kept(file: Path, study: Study, quick: bool) -> KeptFigures:
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         stored_name = stored["name"] + (" --quick" if stored["quick"] else "")
-        runs = {(cell["row"], cell["column"], cell["digest"]): cell["runs"] for cell in stored["cells"]}
+        keys = ("row", "column", "figure", "digest")
+        runs = {tuple(cell[key] for key in keys): cell["runs"] for cell in stored["cells"]}
         kept = {
             (cell, int(seed)): Figures(**run)._replace(accuracy=run["accuracy"] + 0)  # a number, not null
             for cell in study.chosen(quick)
-            for seed, run in runs.get((cell.row, cell.column, cell.digest(study.changes(quick))), {}).items()
+            for seed, run in runs.get(
+                (cell.row, cell.column, cell.figure, cell.digest(study.changes(quick))), {}
+            ).items()
         }
     except OSError as problem:
         raise UserError(f"--kept {file} cannot be read: {problem.strerror}.") from problem
