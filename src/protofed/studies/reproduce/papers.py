@@ -94,8 +94,8 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         (
             "figure1",
             "Fig. 1, 5: the spiral, centralised",
-            SMALLER,
-            f"`{_SPIRAL}` makes them; the paper does not give the batch size",
+            PAPER_SCALE,
+            f"`{_SPIRAL}` makes them with the settings of the authors' notebook",
         ),
         (
             "figure2",
