@@ -27,6 +27,7 @@ from protofed.methods.local import Local
 from toys import config, everything, federation, figures, played, runner_of
 
 SMALL = {"run": {"rounds": 3}, "data": {"clients": 5}, "train": {"clip": 1.0}}
+QUICK = {"creff": {"head_epochs": 5}}  # its default is 300, which takes seconds per round
 
 
 def without_seconds(folder: Path) -> list[dict]:
@@ -36,7 +37,7 @@ def without_seconds(folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_same_seed_same_rounds(method, tmp_path):
-    table = {**SMALL, "method": {"name": method}}
+    table = {**SMALL, "method": {"name": method, **QUICK.get(method, {})}}
     for name in ("a", "b"):
         run(table, tmp_path / name)
     run({**table, "run": {"rounds": 3, "seed": 1}}, tmp_path / "c")
@@ -88,7 +89,11 @@ def test_the_same_costs_for_weights():
 @pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.parametrize(("done", "every"), [(1, 1), (2, 1), (3, 2)])
 def test_resumed_run_is_the_uninterrupted_one(method, done, every, tmp_path):
-    sections = {"run": {"sample": 0.6, "eval_every": every}, "train": {"clip": 1.0}}
+    sections = {
+        "run": {"sample": 0.6, "eval_every": every},
+        "train": {"clip": 1.0},
+        "method": QUICK.get(method, {}),
+    }
     experiment, members = config(method, rounds=4, **sections), federation()
     whole = runner_of(experiment, members, opened(tmp_path / "whole"))
     whole.start()
