@@ -146,7 +146,7 @@ def measure(config: Config, centre: torch.Tensor) -> dict[str, Any]:
             params = runner.server.params
             sampled = [members.train[client] for client in draw_roster(runner.config, members, number).sampled]
             measured["round"].append(number + 1)
-            measured["accuracy"].append(runner.global_accuracies()["accuracy_global"])
+            measured["accuracy"].append(runner.server_columns()["accuracy_global"])
             measured["between"].append(
                 aggregate_mean_margin(Prototypes.of(*net.features(params, everything), net.classes))
             )

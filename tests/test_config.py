@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from protofed import run
 from protofed.data.partitions import PARTITIONS
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError
-from protofed.experiment.config import Config
+from protofed.experiment.config import DEFAULTS, Config
 from protofed.experiment.options import option_descriptions
+from protofed.experiment.sections import SECTIONS
 from protofed.methods import METHODS
 from protofed.methods.fedavg import FedAvg
 from protofed.methods.fedproto import FedProto
@@ -240,3 +242,49 @@ def test_a_retired_key_without_effect_is_ignored_and_one_with_an_effect_is_not()
     assert Config.of({"engine": {"compile": False}}) == Config.of({})
     with pytest.raises(ConfigError, match=r"engine\.compile: unknown key"):
         Config.of({"engine": {"compile": True}})
+
+
+def test_the_hash_of_an_experiment_depends_on_what_differs_from_the_defaults(monkeypatch):
+    before = Config.of({"method": {"name": "fedavg"}})
+    assert Config.of({"method": {"name": "fedavg", "weights": "size"}, "run": {"seed": 0}}).digest() == before.digest()
+    assert Config.of({"method": {"name": "fedavg", "weights": "equal"}}).digest() != before.digest()
+    assert Config.of({"method": {"name": "fedprox"}}).digest() != before.digest()
+    assert Config.of({"net": {"name": "mlp", "hidden": [7]}, "method": {"name": "fedavg"}}).digest() != before.digest()
+    assert replace(before, run=replace(before.run, rounds=7)).digest() == before.digest()  # a resumed run may change it
+
+    @dataclass(frozen=True)
+    class FedAvgWithOneMoreOption(FedAvg):
+        """FedAvg of a later version."""
+
+        later: float = 0.0
+
+    monkeypatch.setitem(METHODS, "fedavg", FedAvgWithOneMoreOption)
+    assert Config.of({"method": {"name": "fedavg"}}).digest() == before.digest()
+    assert Config.of({"method": {"name": "fedavg", "later": 1.0}}).digest() != before.digest()
+
+
+def all_defaults() -> dict[str, Any]:
+    """The defaults of all options, by "section.key", or "section.name.key" where a name is chosen."""
+    kinds = {**SECTIONS}
+    for section, registry in (("partition", PARTITIONS), ("net", NETS), ("method", METHODS)):
+        kinds |= {f"{section}.{name}": kind for name, kind in registry.items()}
+    pairs = ((prefix, entry) for prefix, kind in kinds.items() for entry in fields(kind))
+    table = {f"{prefix}.{entry.name}": entry.default for prefix, entry in pairs if entry.default is not MISSING}
+    return json.loads(json.dumps(table))
+
+
+def test_a_default_that_changes_raises_the_version_of_the_defaults():
+    """Kept figures are found by hashes that leave defaults out; a changed default must not look like the same run."""
+    file = Path(__file__).with_name("defaults.json")
+    stored = json.loads(file.read_text())
+    now = all_defaults()
+    changed = [key for key, value in stored["defaults"].items() if key in now and now[key] != value]
+    if changed:
+        assert stored["version"] != DEFAULTS, f"raise DEFAULTS in config.py: the defaults of {changed} have changed"
+    # after a new option or a raised DEFAULTS: python tests/test_config.py
+    assert stored == {"version": DEFAULTS, "defaults": now}, "run `python tests/test_config.py`, and commit its file"
+
+
+if __name__ == "__main__":
+    text = json.dumps({"version": DEFAULTS, "defaults": all_defaults()}, indent=1)
+    Path(__file__).with_name("defaults.json").write_text(text + "\n")

@@ -16,9 +16,9 @@ from protofed.data.partitions.base import Holding
 from protofed.engines.pool import Pool
 from protofed.examples import Examples
 from protofed.experiment.config import Config
+from protofed.experiment.final_figures import result_summary
 from protofed.experiment.folder import Folder
 from protofed.experiment.members import Members
-from protofed.experiment.results import result_summary
 from protofed.experiment.run import resolve_engine
 from protofed.experiment.runner import Runner
 from protofed.messages import flatten

@@ -3,7 +3,7 @@
 >>> import protofed
 >>> result = protofed.run({"run": {"rounds": 2}, "data": {"clients": 4}})
 >>> sorted(result.summary["accuracy"])
-['head', 'prototype', 'prototype_all']
+['head', 'prototype', 'head_own', 'prototype_all']
 
 The public names are:
 

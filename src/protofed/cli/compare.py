@@ -55,22 +55,25 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
     return {
         "run": Path(result["run"]).name,
         "method": result["method"],
-        "by head": percent(result["accuracy"]["head"]),
-        "by prototype": percent(result["accuracy"]["prototype"]),
-        "server": "-" if server_accuracy is None else f"{100 * server_accuracy:.1f} %",
-        **{
-            name: "-" if personal.get(key) is None else f"{100 * personal[key]:.1f} %"
-            for name, key in _PERSONAL.items()
-        },
+        "by head": _mean_and_std(result["accuracy"]["head"]),
+        "own classes": _mean_and_std(result["accuracy"].get("head_own")),
+        "by prototype": _mean_and_std(result["accuracy"]["prototype"]),
+        "server": "-" if server_accuracy is None else f"{100 * server_accuracy:.1f}",
+        **{name: "-" if personal.get(key) is None else f"{100 * personal[key]:.1f}" for name, key in _PERSONAL.items()},
         "sent up": f"{cost['up_params']:,}",
         "MB": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
         "time": duration(result["seconds"]["total"]),
     }
 
 
+def _mean_and_std(accuracy: dict[str, float] | None) -> str:
+    """A mean and standard deviation; the columns have no room for the sign for percent."""
+    return percent(accuracy).replace(" %", "")
+
+
 def compare_table(results: Sequence[dict[str, Any]]) -> Table:
     """One row per run."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, padding=0)  # so that all columns fit 80 characters
     rows = [_cells(result) for result in results]
     if len({row["run"] for row in rows}) < len(rows):  # the runs of a sweep have equal names in different folders
         names = ["/".join(Path(result["run"]).parts[-2:]) for result in results]
@@ -78,7 +81,13 @@ def compare_table(results: Sequence[dict[str, Any]]) -> Table:
     left_out = {"time"} if any(row[name] != "-" for row in rows for name in _PERSONAL) else set(_PERSONAL)
     columns = [name for name in rows[0] if name not in left_out]
     for name in columns:
-        table.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")
+        is_text = name in ("run", "method")
+        table.add_column(
+            name if is_text else name.replace(" ", "\n", 1),
+            justify="left" if is_text else "right",
+            overflow="fold",
+            no_wrap=not is_text,
+        )
     for row in rows:
         table.add_row(*(row[name] for name in columns))
     return table
@@ -105,7 +114,7 @@ def by_setting(results: Sequence[dict[str, Any]]) -> list[SettingRow]:
 
 def over_seeds(rows: Sequence[SettingRow]) -> Table:
     """One row per setting: means over seeds with their intervals, and the difference from the first setting."""
-    columns = ("by head", "by prototype", "server", "validation")
+    columns = ("by head", "own classes", "by prototype", "server", "validation")
     names = [name for name in columns if any(name in row.figures for row in rows)]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     compared = len(rows) > 1
@@ -128,9 +137,11 @@ EXPLAINED = (
 def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
     """The meaning of the columns, differences that make runs hard to compare, and the majority-class baseline."""
     notes = [
-        "By head, by prototype: mean accuracy ± standard deviation over clients, each on its own test set. Server: the "
-        "server's own model on the balanced test set, or on all clients' test sets if there is none. Sent up: numbers "
-        "per round, from all clients together. MB: sent in both directions over the whole run."
+        "By head, by prototype: mean accuracy ± standard deviation over clients in %, each on its own test set. Own "
+        "classes: by head, which chooses only among the classes that the client trains on, as personal heads and "
+        "prototypes usually do. Server: the server's own model on the balanced test set, or on all clients' test sets "
+        "if there is none. Sent up: numbers per round, from all clients together. MB: sent in both directions over the "
+        "whole run."
     ]
     if any(result["personal"].get("v") is not None for result in results):
         notes.append(

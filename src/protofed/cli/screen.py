@@ -28,6 +28,7 @@ _ROUNDS_TIMED = 20
 """Rounds from which the time left is estimated."""
 _WAYS = {
     "head": "by head",
+    "head_own": "by head among the client's classes",
     "prototype": "by the nearest prototype",
     "prototype_all": "by the nearest prototype among all classes",
     "prototype_own": "by the nearest prototype among the client's classes",
@@ -166,10 +167,13 @@ def run_verdict(result: Result) -> str:
     """Three lines: accuracy, comparison with the majority-class baseline, cost. A fourth names the files."""
     summary: dict[str, Any] = result.summary
     accuracies = {way: spread for way, spread in summary["accuracy"].items() if spread}
+    if accuracies.get("head_own") == accuracies.get("head"):
+        accuracies.pop("head_own", None)
+    means = [spread["mean"] for way, spread in accuracies.items() if way != "head_own"]  # the method's own answers
     lines = [
         f"{summary['method']} on {result.state.members.title} after {quantity(summary['rounds'], 'round')}: "
         + _accuracy_text(accuracies, summary["clients"], result.state.config.eval.reporting),
-        " ".join(_judgements(summary, max((spread["mean"] for spread in accuracies.values()), default=0.0))),
+        " ".join(_judgements(summary, max(means, default=0.0))),
         _cost_text(summary),
     ]
     if result.folder:

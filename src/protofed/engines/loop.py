@@ -9,12 +9,15 @@ import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split
-from protofed.engines.scoring import Hits, class_hits, tally, with_input_shape
+from protofed.engines.scoring import Hits, class_hits, tally, with_head_among, with_input_shape
 from protofed.training import Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import Tensor
+
+    from protofed.core import Scores
     from protofed.examples import Examples
 
 
@@ -98,6 +101,10 @@ class Loop:
         """Evaluate one client."""
         client, kept = self.client(number, round)
         params = params_for_testing(self.method, client, kept, down, self.training)
+        own = torch.bincount(client.data.labels, minlength=client.net.classes) > 0  # the classes it trains on
+
+        def predict(x: Tensor) -> Scores:
+            return with_head_among(self.method.predict(client.net, params, x, down, kept), own)
+
         examples: Examples = (self.clients.test if on == "test" else self.clients.validation)[number]
-        correct = tally(lambda x: self.method.predict(client.net, params, x, down, kept), examples)
-        return Evaluation(number, correct, len(examples))
+        return Evaluation(number, tally(predict, examples), len(examples))

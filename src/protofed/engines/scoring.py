@@ -33,6 +33,19 @@ def hit(scores: Tensor, y: Tensor) -> Tensor:
     return predicted(scores) == y
 
 
+def with_head_among(scores: dict[str, Tensor], classes: Tensor) -> dict[str, Tensor]:
+    """The scores, and as `head_own` those of the head among some classes [classes], which other classes never win.
+
+    A head that was trained on all classes and one that has seen only a client's classes answer the same question there.
+
+    >>> with_head_among({"head": torch.tensor([[3.0, 2.0, 1.0]])}, torch.tensor([False, True, True]))["head_own"]
+    tensor([[-inf, 2., 1.]])
+    """
+    if "head" not in scores:
+        return scores
+    return {**scores, "head_own": scores["head"].masked_fill(~classes, -torch.inf)}
+
+
 @torch.no_grad()
 def tally(predict: Callable[[Tensor], dict[str, Tensor]], examples: Examples) -> dict[str, int]:
     """The number of correct predictions per way of predicting; {} if `predict` has no way."""

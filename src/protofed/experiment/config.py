@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ _DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 GIVEN = "given"
 """The name of data, partitions and nets that come from Python, in a `protofed.Federation`."""
 
+DEFAULTS = 1
+"""The version of all default values. It enters the hash of an experiment: raise it when a default changes."""
 MAY_CHANGE = (
     "run.rounds",
     "run.seconds",
@@ -141,12 +143,31 @@ class Config:
         return config
 
     def digest(self) -> str:
-        """A hash of the experiment without the keys that a resumed run may change."""
-        table = self.table()
+        """A hash of the experiment without the keys that a resumed run may change.
+
+        Only values that differ from their defaults enter it, so that an option that is added later, with a default that
+        changes nothing, leaves the hashes of earlier runs as they are. `DEFAULTS` must change when a default does.
+        """
+        table = {section: _not_default(values) for section, values in self._sections().items()}
         for name in MAY_CHANGE:
             section, _, key = name.partition(".")
-            del table[section][key]
-        return hashlib.sha256(repr(table).encode()).hexdigest()
+            table[section].pop(key, None)
+        nets = [[net.name, net.share, net.weights, _not_default(net.design)] for net in self.nets]
+        names = (self.partition_name, self.method_name)
+        return hashlib.sha256(repr((DEFAULTS, table, names, nets)).encode()).hexdigest()
+
+    def _sections(self) -> dict[str, Any]:
+        """The dataclass of each section but [net], which may occur several times."""
+        return {
+            "run": self.run,
+            "data": self.data,
+            "partition": self.partition,
+            "method": self.method,
+            "train": self.train,
+            "eval": self.eval,
+            "system": self.system,
+            "engine": self.engine,
+        }
 
     def table(self) -> dict[str, Any]:
         """All sections with plain values. `Config.of` makes the same experiment of them."""
@@ -170,6 +191,12 @@ class Config:
             "system": options(self.system),
             "engine": options(self.engine),
         }
+
+
+def _not_default(section: Any) -> dict[str, Any]:
+    """The options of a section that differ from their defaults, and those that have no default."""
+    defaults = {field.name: field.default for field in fields(section)}
+    return {key: value for key, value in options(section).items() if getattr(section, key) != defaults[key]}
 
 
 def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

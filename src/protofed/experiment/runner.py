@@ -10,10 +10,10 @@ from typing import Any
 
 from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.engine import Evaluation, RoundPlan, Split
-from protofed.engines.scoring import tally
 from protofed.errors import UserError
 from protofed.experiment.checkpoint import latest_checkpoint, remove_checkpoints, write_checkpoint
 from protofed.experiment.config import Config
+from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
 from protofed.experiment.personal import Personal, accuracies_by_client
@@ -23,13 +23,12 @@ from protofed.experiment.results import (
     State,
     accuracy_columns,
     accuracy_over_clients,
-    client_rows,
     cost_columns,
     mean_terms,
-    result_summary,
     ways_of_predicting,
 )
 from protofed.experiment.roster import clients_per_round, draw_roster
+from protofed.experiment.server_model import server_columns
 from protofed.experiment.tensorboard import TensorBoard
 from protofed.experiment.watchers import Watcher
 from protofed.messages import share_equal_messages
@@ -136,7 +135,7 @@ class Runner:
         if self._is_tested(row["round"], last):
             return row
         untested = {"accuracy_global": None, **accuracy_columns([], self.config.eval.reporting)}
-        measured = {key for key in row if key.startswith(("accuracy_", "validation_"))}
+        measured = {key for key in row if key.startswith(("accuracy_", "validation_", "loss_"))}
         return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
 
     def go(self) -> Result:
@@ -202,7 +201,7 @@ class Runner:
         self.evaluations = self._evaluate(number) if tests_now else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting)
         row |= self._validation_accuracies(number) if self.evaluations else {}
-        row |= self.global_accuracies() if self.evaluations else {"accuracy_global": None}
+        row |= self.server_columns() if self.evaluations else {"accuracy_global": None}
         row["miou"] = None
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
@@ -264,12 +263,7 @@ class Runner:
         accuracies = {way: accuracy_over_clients(evaluations, way, reporting) for way in ways}
         return {f"validation_{way}": accuracy["mean"] for way, accuracy in accuracies.items() if accuracy}
 
-    def global_accuracies(self) -> RoundRow:
-        """The server's own model on the balanced test set, if it has a model: by head, and by other ways."""
+    def server_columns(self) -> RoundRow:
+        """The accuracy and loss of the server's own model, if it has one."""
         predict = partial(self.method.predict_global, self.members.nets[0], self.server)
-        counts = [tally(predict, part) for part in self.members.balanced]
-        total = sum(map(len, self.members.balanced))
-        all_ways = dict.fromkeys(way for count in counts for way in count)
-        accuracy = {way: sum(count[way] for count in counts if count) / total for way in all_ways}
-        others = {f"accuracy_global_{way}": share for way, share in accuracy.items() if way != "head"}
-        return {"accuracy_global": accuracy.get("head"), **others}
+        return server_columns(predict, self.members, self.config.eval.training_loss)

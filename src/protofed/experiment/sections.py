@@ -97,6 +97,8 @@ class EvalSection:
     """whether each client's latest model is scored on the balanced test set, as in FedNH; takes one pass per client"""
     clients: Literal["all", "round"] = "all"
     """whose models `personal` scores; all: all clients' (never trained: the initial one); round: the last round's"""
+    training_loss: bool = False
+    """whether the server's model is also tested on all training examples (loss_global in rounds.jsonl)"""
     reporting: Reporting = "clients"
     """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
 

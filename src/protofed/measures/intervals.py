@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _FIGURES = {
     "by head": ("accuracy", "head"),
+    "own classes": ("accuracy", "head_own"),
     "by prototype": ("accuracy", "prototype"),
     "server": ("global", "accuracy"),
 }
@@ -85,7 +86,7 @@ class SettingRow(NamedTuple):
 def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The figures of a result.json that are compared over seeds, by name."""
     for name, (section, key) in _FIGURES.items():
-        value = result[section][key]
+        value = result[section].get(key)  # runs of earlier versions lack head_own
         value = value["mean"] if isinstance(value, Mapping) else value
         if value is not None:
             yield name, value

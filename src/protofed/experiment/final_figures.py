@@ -1,0 +1,117 @@
+"""The content of result.json and clients.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protofed.engines.engine import Evaluation
+from protofed.experiment.config import Config
+from protofed.experiment.members import Members
+from protofed.experiment.personal import PERSONAL_KEYS, Personal, mean_and_std
+from protofed.experiment.provenance import versions_and_processor
+from protofed.experiment.results import RoundRow, accuracy_over_clients, ways_of_predicting
+
+
+def result_summary(
+    config: Config, members: Members, rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation], personal: Personal
+) -> RoundRow:
+    """The content of result.json. Values that the method does not have are null."""
+    last = rounds[-1]
+
+    def total(key: str) -> float:
+        return float(sum(row[key] for row in rounds))
+
+    return {
+        "method": config.method_name,
+        "dataset": members.dataset,
+        "remark": members.remark,
+        "seed": config.run.seed,
+        "rounds": len(rounds),
+        "ended_by": "rounds" if len(rounds) == config.run.rounds else "seconds",
+        "clients": len(members),
+        "accuracy": {
+            way: accuracy_over_clients(evaluations, way, config.eval.reporting)
+            for way in ways_of_predicting(evaluations)
+        },
+        "majority": members.majority(),
+        "domains": _domains(members, evaluations),
+        "best": _best_round(rounds),
+        "global": {
+            "accuracy": last["accuracy_global"],
+            "prototype": last.get("accuracy_global_prototype"),
+            "union": last.get("accuracy_global_union"),
+            "training_loss": last.get("loss_global"),
+        },
+        "personal": {
+            **mean_and_std(list(personal.get("head", {}).values())),
+            **{way: mean_and_std(list(by_client.values())) for way, by_client in personal.items() if way != "head"},
+            "clients": config.eval.clients if personal else None,
+        },
+        "miou": {"mean": None, "per_class": None},
+        "loss": last["loss"],
+        "cost": {
+            **{key: round(total(key) / len(rounds)) for key in ("up_params", "down_params", "up_counts")},
+            **{key: round(total(key)) for key in ("up_bytes", "down_bytes")},
+        },
+        "rejected": sum(len(row["rejected"]) for row in rounds),
+        "seconds": {"total": total("seconds"), "per_round": total("seconds") / len(rounds)},
+        "engine": config.engine.name,
+        "versions": versions_and_processor(),
+    }
+
+
+def _domains(members: Members, evaluations: Sequence[Evaluation]) -> RoundRow | None:
+    """The mean accuracies over the clients of each domain, hospital or subject; None if clients have no single one."""
+    if not any(members.groups):
+        return None
+    by_group = {
+        group: [evaluation for evaluation in evaluations if members.groups[evaluation.client] == group]
+        for group in dict.fromkeys(members.groups)
+    }
+    return {
+        group: {
+            way: (accuracy := accuracy_over_clients(of_group, way, "clients")) and accuracy["mean"]
+            for way in ways_of_predicting(evaluations)
+        }
+        for group, of_group in by_group.items()
+    }
+
+
+def _best_round(rounds: Sequence[RoundRow]) -> RoundRow | None:
+    """The first round with the highest accuracy on the validation sets, and its test accuracies."""
+    way = next((way for way in ("head", "prototype") if any(row.get(f"validation_{way}") for row in rounds)), None)
+    if way is None:
+        return None
+    best = max(rounds, key=lambda row: row.get(f"validation_{way}") or 0.0)
+    return {
+        "round": best["round"],
+        "validation": best[f"validation_{way}"],
+        **{key: best[key] for key in best if key.startswith("accuracy_") and not key.endswith("_std")},
+    }
+
+
+def client_rows(members: Members, evaluations: Sequence[Evaluation], personal: Personal) -> list[RoundRow]:
+    """The rows of clients.csv."""
+
+    def row(evaluation: Evaluation) -> RoundRow:
+        client, correct, total = evaluation
+        train = members.train[client]
+        return {
+            "client": client,
+            "net": members.nets[client].name,
+            **({"group": members.groups[client]} if any(members.groups) else {}),
+            "classes": " ".join(str(members.labels[label]) for label in train.labels.unique().tolist()),
+            "train": len(train),
+            "test": total,
+            **{
+                f"accuracy_{way}": correct[way] / total if way in correct else None
+                for way in ways_of_predicting(evaluations)
+            },
+            **{
+                f"personal_{key}" + ("" if way == "head" else f"_{way}"): by_client.get(client, {}).get(key)
+                for way, by_client in personal.items()
+                for key in PERSONAL_KEYS
+            },
+        }
+
+    return [row(evaluation) for evaluation in evaluations]

@@ -1,0 +1,57 @@
+"""The server's own model: its accuracy on the test sets, and its loss on all training examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protofed.engines.scoring import tally
+from protofed.net import EVALUATION_BATCH
+
+if TYPE_CHECKING:
+    from protofed.core import Scores
+    from protofed.examples import Examples
+    from protofed.experiment.members import Members
+    from protofed.experiment.results import RoundRow
+
+Predict = Callable[[Tensor], "Scores"]
+
+
+def server_columns(predict: Predict, members: Members, training_loss: bool) -> RoundRow:
+    """The columns of a tested round about the server's model; the accuracy is null if the server has none.
+
+    The balanced test set is the dataset's. If clients have test sets of their own (`eval.test = "own"`, subjects), the
+    accuracy on the union of these is `accuracy_global_union`: the correct predictions of all clients over all examples.
+    """
+    accuracies = _accuracies(predict, members.balanced)
+    row: RoundRow = {"accuracy_global": accuracies.get("head")}
+    row |= {f"accuracy_global_{way}": share for way, share in accuracies.items() if way != "head"}
+    if any(part.own for part in members.parts):
+        row["accuracy_global_union"] = _accuracies(predict, members.test).get("head")
+    if training_loss:
+        row["loss_global"] = mean_cross_entropy(predict, members.train)
+    return row
+
+
+def _accuracies(predict: Predict, parts: Sequence[Examples]) -> dict[str, float]:
+    """Per way of predicting: the share of the examples of all parts that is predicted correctly."""
+    counts, total = [tally(predict, part) for part in parts], sum(map(len, parts))
+    ways = dict.fromkeys(way for count in counts for way in count)
+    return {way: sum(count.get(way, 0) for count in counts) / total for way in ways}
+
+
+@torch.no_grad()
+def mean_cross_entropy(predict: Predict, parts: Sequence[Examples]) -> float | None:
+    """The mean cross-entropy of the head over the examples of all parts; None without examples or without a head."""
+    total, number = torch.zeros((), dtype=torch.double), 0
+    for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
+        scores = predict(x)
+        if "head" not in scores:
+            return None
+        total += F.cross_entropy(scores["head"], y, reduction="sum").double()
+        number += len(y)
+    return float(total) / number if number else None
