@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from math import e, log
+from typing import get_args
+
 import pytest
 import torch
 
 from protofed.core import Batch, Prototypes, Trained, Upload
 from protofed.methods.fedproto import Bank, FedProto, KeptWithClasses
+from protofed.methods.parts.distances import Distance
 from protofed.methods.parts.distances import distance as measure_distance
 from toys import LABELS, bank, config, everything, federation, played
+
+DISTANCES = get_args(Distance)
 
 
 class Identity:
@@ -44,6 +50,15 @@ def pull(batch: Batch = BATCH, down: Bank = GLOBAL, **options: object) -> float:
         # As histograms the samples are (1, 0) and (0, 1), the prototype (1/3, 2/3): of the two cumulative sums the first
         # differ by 2/3 and 1/3, the second by nothing. The batch's mean is (2/3, 1/3).
         ("emd", (1 / 3 + 1 / 6) / 3, 1 / 6),
+        # The target is softmax(1, 2) = (1, e) / (1 + e). The second unit of (4, 0) is 4 below its first, that of the mean
+        # (2, 1) is 1 below, and the first unit of (0, 2) is 2 below its second: -log of the larger probability is
+        # log(1 + e^-4), log(1 + e^-1), log(1 + e^-2), and that of the smaller one larger by 4, 1, 2.
+        (
+            "cross_entropy",
+            (log(1 + e**-4) + 4 * e / (1 + e) + log(1 + e**-2) + 2 / (1 + e)) / 3,
+            log(1 + e**-1) + e / (1 + e),
+        ),
+        ("relu_l2", (13**0.5 + 1) / 3, 2**0.5),  # nothing is negative here: the same as l2
     ],
 )
 def test_eq7_and_eq8_by_hand(distance, per_sample, between_means):
@@ -59,14 +74,14 @@ def test_eq7_is_cross_entropy_plus_lambda_times_the_distance():
 
 
 @pytest.mark.parametrize("between", ["samples", "means"])
-@pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
+@pytest.mark.parametrize("distance", DISTANCES)
 def test_unseen_class_exerts_no_pull(distance, between):
     nothing = Bank(Prototypes.empty(3, 2))
     assert pull(down=nothing, distance=distance, between=between) == 0
 
 
 @pytest.mark.parametrize("between", ["samples", "means"])
-@pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
+@pytest.mark.parametrize("distance", DISTANCES)
 def test_padding_exerts_no_pull(distance, between):
     padded = Batch(
         torch.cat([BATCH.x, torch.full((2, 2), 7.0)]), torch.tensor([0, 0, 1, 0, 2]), torch.tensor([1.0, 1, 1, 0, 0])
@@ -75,18 +90,35 @@ def test_padding_exerts_no_pull(distance, between):
     assert pull(padded, **options) == pytest.approx(pull(**options), rel=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
+@pytest.mark.parametrize("distance", DISTANCES)
 def test_gradient_at_distance_zero_is_finite(distance):
     z = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True)
     measure_distance(z, z.detach().clone(), distance).sum().backward()
     assert torch.isfinite(z.grad).all()
 
 
-@pytest.mark.parametrize("distance", ["mse", "squared", "l2", "l1", "emd"])
+@pytest.mark.parametrize("distance", DISTANCES)
 def test_gradient_of_a_dying_embedding_stays_bounded(distance):
     z = torch.full((1, 50), 1e-7, requires_grad=True)
     measure_distance(z, torch.linspace(0, 1, 50).unsqueeze(0), distance).sum().backward()
     assert z.grad.norm() < 100
+
+
+def test_relu_l2_compares_the_positive_parts():
+    a, b = torch.tensor([-3.0, 4.0, -1.0], requires_grad=True), torch.tensor([-7.0, 1.0, 4.0])
+    apart = measure_distance(a, b, "relu_l2")  # (0, 4, 0) and (0, 1, 4)
+    assert apart.item() == pytest.approx(5, rel=1e-6)
+    apart.backward()
+    assert a.grad.tolist() == pytest.approx([0, 3 / 5, 0], rel=1e-6)  # units that are negative are not pulled
+
+
+def test_cross_entropy_is_smallest_and_flat_at_the_prototype():
+    z = torch.tensor([1.0, 2.0], requires_grad=True)
+    at_prototype = measure_distance(z, torch.tensor([1.0, 2.0]), "cross_entropy")
+    p = 1 / (1 + e)  # the entropy of softmax(1, 2) = (p, 1 - p)
+    assert at_prototype.item() == pytest.approx(-p * log(p) - (1 - p) * log(1 - p), rel=1e-6)
+    at_prototype.backward()
+    assert z.grad.tolist() == pytest.approx([0, 0], abs=1e-6)
 
 
 def test_emd_of_nothing_positive_is_an_even_histogram():

@@ -60,7 +60,8 @@ class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
     pooling: Pooling = "clients"
     """Eq. (6): `clients` (code: plain mean over holders), `examples` (appendix: by |D_ij|), `written` (literally)."""
     distance: Distance = "mse"
-    """d of Eq. (8): `mse` (code: squared norm / dim), `squared` (appendix), `l2` (text), `l1`, `emd` (earth mover)."""
+    """d of Eq. (8): `mse` (code: squared norm / dim), `squared` (appendix), `l2`, `l1`, `emd` (text); arXiv version 1:
+    `cross_entropy`, `relu_l2`."""
     between: Literal["samples", "means"] = "samples"
     """What d compares with global prototypes: single `samples` (code), or the class `means` of the batch (Eq. 8)."""
     prototypes: Literal["gathered", "fresh"] = "gathered"
