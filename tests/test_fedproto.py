@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from protofed.core import Batch, Prototypes, Trained, Upload
+from protofed.engines.loop import Loop
+from protofed.engines.stacked import Stacked
 from protofed.methods.fedproto import Bank, FedProto, KeptWithClasses
 from protofed.methods.parts.distances import Distance
 from protofed.methods.parts.distances import distance as measure_distance
-from toys import LABELS, bank, config, everything, federation, played
+from toys import LABELS, bank, config, everything, federation, played, played_on
 
 DISTANCES = get_args(Distance)
 
@@ -102,6 +104,56 @@ def test_gradient_of_a_dying_embedding_stays_bounded(distance):
     z = torch.full((1, 50), 1e-7, requires_grad=True)
     measure_distance(z, torch.linspace(0, 1, 50).unsqueeze(0), distance).sum().backward()
     assert z.grad.norm() < 100
+
+
+NORMS = ["l2", "l1", "relu_l2"]
+
+
+@pytest.mark.parametrize("distance", NORMS)
+def test_a_norm_is_smooth_at_zero_by_hand(distance):
+    z = torch.tensor([1.05, 1.0], requires_grad=True)
+    apart = measure_distance(z, torch.ones(2), distance)  # d = 0.05, half of the width 0.1
+    assert apart.item() == pytest.approx(0.05**2 * 0.15 / 0.1**2, rel=1e-5)  # 0.0375
+    apart.backward()
+    assert z.grad.tolist() == pytest.approx([1.25, 0], rel=1e-4)  # (4 w d - 3 d^2) / w^2
+
+
+@pytest.mark.parametrize("distance", [*NORMS, "emd"])
+def test_rounding_around_zero_does_not_become_a_gradient(distance):
+    """The slope at d is at most 4 d / w: 8e-7 for the longest step here, 2e-8, and 8e-6 for emd, of width 0.01.
+
+    Distances that are not smoothed have gradients of length 0.1 (emd) to 2 (l1) here.
+    """
+    prototype = torch.ones(4, dtype=torch.double)
+    for direction in ([1, 0, 0, 0], [0, -1, 0, 0], [1, 1, 1, 1], [1, -1, 1, -1]):
+        z = (prototype + 1e-8 * torch.tensor(direction)).requires_grad_()
+        measure_distance(z, prototype, distance).backward()
+        assert z.grad.norm() < 1e-5
+
+
+@pytest.mark.parametrize("distance", NORMS)
+def test_a_norm_from_the_width_on_is_the_norm_to_the_last_bit(distance):
+    b = torch.zeros(6, 3)
+    a = torch.tensor([[0.1], [0.11], [0.5], [1.0], [30.0], [1e6]]) * torch.ones(3)
+    expected = a.clone().requires_grad_()
+    a.requires_grad_()
+    norm = expected.abs().sum(-1) if distance == "l1" else torch.linalg.vector_norm(expected, dim=-1)
+    got = measure_distance(a, b, distance)
+    assert torch.equal(got, norm)
+    got.sum().backward()
+    norm.sum().backward()
+    assert torch.equal(a.grad, expected.grad)
+
+
+@pytest.mark.parametrize("between", ["samples", "means"])
+@pytest.mark.parametrize("distance", [*NORMS, "emd"])
+def test_a_sole_holders_fresh_prototype_gives_the_same_run_on_every_engine(distance, between):
+    """Client 2 has one example, the only one of its class: its prototype is its embedding, up to rounding."""
+    options = {"distance": distance, "between": between, "prototypes": "fresh"}
+    experiment = config("fedproto", rounds=6, train={"epochs": 2, "lr": 0.01}, method=options)
+    labels = [[0, 1] * 6, [0, 1] * 5, [2], [0, 1] * 3]
+    loop, stacked = (everything(played_on(kind, experiment, federation(labels))) for kind in (Loop, Stacked))
+    torch.testing.assert_close(stacked, loop, rtol=1e-4, atol=1e-4)
 
 
 def test_relu_l2_compares_the_positive_parts():
