@@ -11,7 +11,9 @@ import torch
 from protofed.core import Batch, Prototypes, Trained, Upload
 from protofed.engines.loop import Loop
 from protofed.engines.stacked import Stacked
-from protofed.methods.fedproto import Bank, FedProto, KeptWithClasses
+from protofed.errors import UserError
+from protofed.messages import message_size
+from protofed.methods.fedproto import Bank, BankWithHolders, FedProto, KeptWithClasses
 from protofed.methods.parts.distances import Distance
 from protofed.methods.parts.distances import distance as measure_distance
 from toys import LABELS, bank, config, everything, federation, played, played_on
@@ -224,9 +226,51 @@ def test_empty_single_sample_and_single_class_clients(labels, support, prototype
 
 def test_class_that_nobody_sends_keeps_its_prototype():
     method = FedProto()
-    server = Bank(bank({0: [1.0, 1.0], 1: [5.0, 5.0]}))
+    server = BankWithHolders(bank({0: [1.0, 1.0], 1: [5.0, 5.0]}), torch.tensor([[0.0, 1, 0], [-1, -1, -1]]))
     updated = method.aggregate(None, server, [Upload(0, 1, 1, 1.0, Bank(bank({0: [3.0, 3.0]})))])
     assert updated.prototypes.mean[:, 0].tolist() == [[3, 3], [5, 5], [0, 0]]
+    assert updated.holds.tolist() == [[1, 1, 0], [-1, -1, -1]]  # class 1 was sent in an earlier round
+
+
+def test_own_sends_a_client_the_prototypes_of_its_classes():
+    server = BankWithHolders(
+        bank({0: [1.0, 1.0], 1: [5.0, 5.0], 2: [9.0, 9.0]}), torch.tensor([[1.0, 0, 0], [-1, -1, -1], [0, 0, 0]])
+    )
+    sent = [FedProto(send="own").broadcast(server, client).prototypes for client in range(4)]
+    assert [part.support[:, 0].tolist() for part in sent] == [
+        [1, 0, 0],  # what it has uploaded
+        [1, 1, 1],  # no upload of it is known: it gets all
+        [0, 0, 0],  # it has uploaded that it has no class
+        [1, 1, 1],  # it joins after the run
+    ]
+    assert sent[0].mean[:, 0].tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert [message_size(Bank(part)).params for part in sent] == [2, 6, 0, 6]
+    assert all(FedProto().broadcast(server, client).prototypes is server.prototypes for client in range(4))
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+@pytest.mark.parametrize("options", [{}, {"between": "means", "prototypes": "fresh"}])
+def test_sending_own_classes_only_changes_what_is_sent_and_no_bit_of_the_result(options, engine, sample):
+    every, own = (
+        played_on(engine, config("fedproto", 4, run={"sample": sample}, method={"send": send, **options}), federation())
+        for send in ("all", "own")
+    )
+    torch.testing.assert_close(everything(own), everything(every), rtol=0, atol=0)
+    for row, reference in zip(own.rounds, every.rounds, strict=True):
+        assert all(row[key] == reference[key] for key in row if not key.startswith(("down_", "seconds")))
+        assert reference.keys() - row.keys() == {"accuracy_prototype_all", "accuracy_prototype_all_std"}
+    if sample == 1.0:
+        held = 3 + 2 + 1 + 0 + 1 + 2
+        assert [row["down_params"] for row in own.rounds] == [0, held * 5, held * 5, held * 5]
+        assert [row["down_params"] for row in every.rounds] == [0, 90, 90, 90]
+    else:
+        assert sum(row["down_params"] for row in own.rounds) < sum(row["down_params"] for row in every.rounds)
+
+
+def test_the_nearest_of_all_prototypes_needs_all_prototypes():
+    with pytest.raises(UserError, match=r'method.nearest: got "all", but with method.send = "own" .* Use method.send'):
+        played(config("fedproto", method={"send": "own", "nearest": "all"}), federation())
 
 
 def test_eq4_among_own_classes_or_all():

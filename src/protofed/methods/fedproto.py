@@ -31,15 +31,23 @@ from protofed.core import (
     cross_entropy,
     weighted_mean,
 )
+from protofed.errors import UserError
 from protofed.methods.parts.class_sums import class_sums
 from protofed.methods.parts.distances import Distance, distance
 from protofed.prototypes import Pooling
 
 
 class Bank(NamedTuple):
-    """The message in both directions, and the server's state."""
+    """The message in both directions."""
 
     prototypes: Prototypes
+
+
+class BankWithHolders(NamedTuple):
+    """The server's state: the global prototypes, and which classes each client has sent."""
+
+    prototypes: Prototypes
+    holds: Tensor  # [clients, classes]: 1: sent, 0: never sent, -1: the client has sent nothing yet
 
 
 class KeptWithClasses(NamedTuple):
@@ -50,7 +58,7 @@ class KeptWithClasses(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
+class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
     """Clients keep their models and share the mean embedding of each class."""
 
     needs: ClassVar[Needs] = "equal dim"
@@ -68,12 +76,27 @@ class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
     """Eq. (3): `gathered` during the last epoch (code: with dropout), or in a `fresh` pass after training."""
     nearest: Literal["own", "all"] = "own"
     """Eq. (4): the nearest prototype among the client's `own` classes (code), or among `all`."""
+    send: Literal["all", "own"] = "all"
+    """The prototypes sent to a client: of `all` classes (code), or of its `own` classes (Algorithm 1, line 7)."""
     initial_weights: Literal["same", "own"] = "own"
     """Initial weights: each client's `own` (code), or the `same` for all clients with equal nets (FedNH's runs)."""
 
-    def start(self, site: Site) -> Bank:
+    def start(self, site: Site) -> BankWithHolders:
         """Algorithm 1, server, line 1: no class has a prototype yet."""
-        return Bank(Prototypes.empty(site.net.classes, site.net.dim))
+        if self.send == "own" and self.nearest == "all":
+            raise UserError(
+                'method.nearest: got "all", but with method.send = "own" a client has no prototypes of other classes. '
+                'Use method.send = "all", or method.nearest = "own".'
+            )
+        empty = Prototypes.empty(site.net.classes, site.net.dim)
+        return BankWithHolders(empty, torch.full((site.clients, site.net.classes), -1.0))
+
+    def broadcast(self, server: BankWithHolders, client: int) -> Bank:
+        """Line 7: the prototypes of the client's classes, as far as the server knows them, or of all."""
+        unknown = client >= len(server.holds)  # it joins after the run
+        if self.send == "all" or unknown:
+            return Bank(server.prototypes)
+        return Bank(server.prototypes.of_classes(server.holds[client] != 0))
 
     def join(self, client: Client) -> KeptWithClasses:
         counts = torch.bincount(client.data.labels, minlength=client.net.classes)
@@ -107,16 +130,20 @@ class FedProto(Method[Bank, Bank, Bank, KeptWithClasses]):
             return Bank(Prototypes.from_sums(*trained.observed))
         return Bank(Prototypes.of(*trained.features(), classes=trained.net.classes))
 
-    def aggregate(self, site: Site, server: Bank, uploads: Sequence[Upload[Bank]]) -> Bank:
+    def aggregate(self, site: Site, server: BankWithHolders, uploads: Sequence[Upload[Bank]]) -> BankWithHolders:
         """Eq. (6); a class that no client sent in this round keeps its prototype."""
-        pooled = Prototypes.pool([upload.message.prototypes for upload in uploads], self.pooling)
-        return Bank(pooled.or_else(server.prototypes))
+        sent, clients = [upload.message.prototypes for upload in uploads], [upload.client for upload in uploads]
+        holds = server.holds.clone()
+        holds[clients] = torch.stack([part.support[:, 0] > 0 for part in sent]).float().maximum(holds[clients])
+        return BankWithHolders(Prototypes.pool(sent, self.pooling).or_else(server.prototypes), holds)
 
     def predict(self, net: Net, params: Params, x: Tensor, down: Bank, kept: KeptWithClasses) -> Scores:
-        """By the head, and Eq. (4) by the nearest global prototype, in both readings."""
+        """By the head, and Eq. (4) by the nearest global prototype, in both readings if the client has them all."""
         z, logits = net(params, x)
         among_all = -down.prototypes.distances(z)
         among_own = among_all.masked_fill(kept.classes == 0, -torch.inf)
+        if self.send == "own":
+            return {"head": logits, "prototype": among_own}
         if self.nearest == "own":
             return {"head": logits, "prototype": among_own, "prototype_all": among_all}
         return {"head": logits, "prototype": among_all, "prototype_own": among_own}

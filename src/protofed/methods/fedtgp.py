@@ -53,7 +53,7 @@ class FedTGP(Method[TrainableBank, Bank, Bank, KeptWithClasses]):
         generator = {"vectors": torch.randn(site.net.classes, dim, generator=draw)}
         for name, size in (("weight1", (dim, dim)), ("weight2", (dim, dim)), ("bias1", (dim,)), ("bias2", (dim,))):
             generator[name] = (2 * torch.rand(size, generator=draw) - 1) / dim**0.5  # torch's init of a dense layer
-        return TrainableBank(self.client.start(site), generator)
+        return TrainableBank(Bank(Prototypes.empty(site.net.classes, dim)), generator)
 
     def broadcast(self, server: TrainableBank, client: int) -> Bank:
         return server.bank
