@@ -347,3 +347,59 @@ def test_clients_may_have_different_nets():
     state = everything(played(config("fedproto"), federation(nets=nets)))
     assert state["kept/1/params/body.0.weight"].shape == (9, 4)
     assert state["server/prototypes/mean"].shape == (3, 5)
+
+
+class Sloped(Identity):
+    """A net whose logits are log 1, log 2 and log 5 for every input: probabilities 1/8, 2/8 and 5/8."""
+
+    def __call__(self, params, x):
+        return x, torch.tensor([1.0, 2.0, 5.0]).log().expand(len(x), 3)
+
+
+def test_a_head_with_own_outputs_by_hand():
+    """The client has classes 0 and 1: the third output does not exist, and the probabilities are 1/3 and 2/3."""
+    kept, method = KeptWithClasses({}, torch.tensor([1.0, 1.0, 0.0])), FedProto(outputs="own")
+    supervised = method.loss(Sloped(), {}, BATCH, GLOBAL, kept).terms["supervised"]  # labels 0, 0, 1
+    assert supervised.item() == pytest.approx((log(3) + log(3) + log(3 / 2)) / 3, rel=1e-6)
+    every = FedProto().loss(Sloped(), {}, BATCH, GLOBAL, kept).terms["supervised"]
+    assert every.item() == pytest.approx((log(8) + log(8) + log(4)) / 3, rel=1e-6)
+    x = torch.zeros(2, 2)
+    assert method.predict(Sloped(), {}, x, GLOBAL, kept)["head"].argmax(-1).tolist() == [1, 1]
+    assert FedProto().predict(Sloped(), {}, x, GLOBAL, kept)["head"].argmax(-1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("engine", [Loop, Stacked])
+def test_outputs_that_do_not_exist_never_train(engine):
+    experiment = config("fedproto", method={"outputs": "own", "pull": 0.5})
+    members = federation()
+    kept = played_on(engine, experiment, members).engine.state()
+    for client, labels in enumerate(LABELS):
+        start = experiment.method.join(members.client(0, 0, client)).params
+        weight, bias = (kept[client].params[name] != start[name] for name in ("head.weight", "head.bias"))
+        trained = [label in labels and len(set(labels)) > 1 for label in range(3)]  # one class: the loss is always 0
+        assert weight.any(-1).tolist() == trained
+        assert bias.tolist() == trained
+
+
+def test_own_outputs_are_the_same_on_both_engines_and_in_the_exported_module():
+    import protofed
+
+    table = {"run": {"rounds": 3}, "data": {"clients": 4, "limit": 240}, "method": {"outputs": "own"}}
+    loop, stacked = (protofed.run({**table, "engine": {"name": name}}) for name in ("loop", "stacked"))
+    x = torch.linspace(0, 16, 64 * 9).reshape(9, 1, 8, 8)
+    for client in range(4):
+        torch.testing.assert_close(
+            stacked.model(client).state_dict(), loop.model(client).state_dict(), rtol=1e-4, atol=1e-4
+        )
+        data = loop.state.members.train[client]
+        with torch.no_grad():
+            answers = loop.model(client)(data.normalised(x)).argmax(1)
+        assert answers.tolist() == loop.predict(x.numpy(), client)["label"].tolist()
+        assert set(answers.tolist()) <= set(data.labels.tolist())
+
+
+def test_own_outputs_need_a_bias():
+    import protofed
+
+    with pytest.raises(UserError, match=r'method.outputs: "own" needs a head with a bias, but that of mlp'):
+        protofed.run({"data": {"clients": 2}, "net": {"bias": False}, "method": {"outputs": "own"}})

@@ -10,6 +10,7 @@ from torch import nn
 import protofed
 from protofed.errors import UserError
 from protofed.experiment.config import Config
+from protofed.models.join import join_run
 from protofed.nets.own import OwnNet
 from test_federation import Both, Residual, X, Y, _own_nets_draw_where_they_like, line, table  # noqa: F401
 
@@ -191,3 +192,126 @@ def test_a_net_that_cannot_train_is_said():
     frozen.requires_grad_(False)
     with pytest.raises(UserError, match="has no parameter that can train"):
         protofed.Federation([table(12)], nets=[frozen]).run()
+
+
+def few_outputs(count: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, count))
+
+
+def of_classes(rows: int, *classes: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = table(rows, classes=4)
+    chosen = np.isin(y, classes)
+    return x[chosen], y[chosen]
+
+
+CLASSES = [(0, 1, 2, 3), (1, 3), (0, 3), (1, 3), (0, 1, 2)]
+
+
+def heterogeneous_outputs(**more) -> protofed.Federation:
+    return protofed.Federation(
+        [of_classes(80, *classes) for classes in CLASSES],
+        nets=[few_outputs(len(classes)) for classes in CLASSES],
+        **more,
+    )
+
+
+def test_outputs_are_spread_to_their_classes_by_hand():
+    net = OwnNet.net(few_outputs(2), "nets[0]", (4,), 4, (1, 3))
+    assert net.outputs == (1, 3)
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    params = net.init(torch.Generator())
+    raw = net.loaded(params)(x)
+    assert raw.shape == (3, 2)
+    logits = net(params, x)[1]
+    assert torch.equal(logits[:, [1, 3]], raw)
+    assert (logits[:, [0, 2]] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_nets_may_have_outputs_for_their_clients_classes_only(engine):
+    federation = heterogeneous_outputs()
+    result = federation.run({"run": {"rounds": 20}, "engine": {"name": engine}})
+    assert result.summary["accuracy"]["head"]["mean"] > 0.9
+    assert result.summary["accuracy"]["prototype"]["mean"] > 0.9
+    assert all(np.isfinite(list(row["loss"].values())).all() for row in result.rounds)
+    for client, classes in enumerate(CLASSES):
+        module = result.model(client)
+        assert module[2].weight.shape == (len(classes), 6)
+        x, _ = table(30, classes=4)
+        predicted = result.predict(x, client)["label"]
+        assert set(predicted) <= set(classes)
+        with torch.no_grad():
+            answers = module(torch.tensor(x, dtype=torch.float32)).argmax(1).numpy()
+        assert np.array_equal(np.array(classes)[answers], predicted)
+
+
+def test_engines_agree_on_clients_with_few_outputs_that_share_a_module():
+    """Clients 0 and 1 have the same classes, and so one net: they train as a stack. Client 2 has others."""
+    data = [of_classes(80, 1, 3), of_classes(60, 1, 3), of_classes(60, 0, 2)]
+    federation = protofed.Federation(data, nets=[few_outputs(2)])
+    assert federation.nets[0] is federation.nets[1]
+    assert [net.outputs for net in federation.nets] == [(1, 3), (1, 3), (0, 2)]
+    loop, stacked = (federation.run({"run": {"rounds": 6}, "engine": {"name": name}}) for name in ("loop", "stacked"))
+    for client in range(3):
+        torch.testing.assert_close(
+            stacked.model(client).state_dict(), loop.model(client).state_dict(), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_few_outputs_in_a_joint_net_and_a_function():
+    class Joint(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x):
+            z = torch.tanh(self.body(x))
+            return z, self.head(z)
+
+    data = [of_classes(80, 1, 3), of_classes(80, 0, 2)]
+    result = protofed.Federation(data, nets=[Joint(), lambda: few_outputs(2)]).run({"run": {"rounds": 15}})
+    assert result.summary["accuracy"]["head"]["mean"] > 0.9
+
+
+def test_a_net_with_neither_all_outputs_nor_those_of_its_client_is_refused():
+    with pytest.raises(UserError) as refused:
+        protofed.Federation([of_classes(40, 1, 3), of_classes(40, 0, 1, 2)], nets=[few_outputs(3)])
+    assert str(refused.value) == (
+        "nets[0] (Sequential) returns embeddings [2, 6] and logits [2, 3] for 2 inputs; they must be [2, dim] and "
+        "[2, 4], because there are 4 classes, or [2, 2], because its client has 2 of them. "
+        "Change the net, or set the classes of the federation."
+    )
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fednh"])
+def test_heads_with_different_outputs_are_not_averaged(method):
+    federation = protofed.Federation([of_classes(40, 1, 3), of_classes(40, 0, 2)], nets=[few_outputs(2)])
+    with pytest.raises(UserError) as refused:
+        federation.run({"method": {"name": method}})
+    assert str(refused.value) == (
+        f"{method} combines the heads of clients, but nets[0] (Sequential) has outputs for its client's classes only. "
+        "Give every net 4 outputs, or use a method that shares prototypes (fedproto)."
+    )
+
+
+def test_a_model_with_few_outputs_is_exported_with_its_labels(tmp_path):
+    import json
+
+    from safetensors import safe_open
+
+    from protofed.models.export import write_model
+
+    result = heterogeneous_outputs().run({"run": {"rounds": 1}})
+    write_model(result.state.model(1), tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["labels"]) == [1, 3]
+        assert file.get_tensor("2.weight").shape == (2, 6)
+
+
+def test_a_newcomer_may_have_few_outputs_and_needs_its_own_net_for_other_classes():
+    federation = protofed.Federation([of_classes(80, 1, 3), of_classes(80, 0, 2)], nets=[few_outputs(2)])
+    result = federation.run({"run": {"rounds": 10}})
+    joined = join_run(result, of_classes(80, 0, 3), net=few_outputs(2), epochs=5)
+    assert joined.accuracy["head"] > 0.9
+    with pytest.raises(UserError, match="has outputs for the classes of its client only, and the newcomer has other"):
+        join_run(result, of_classes(80, 0, 3))

@@ -87,6 +87,8 @@ class Net:
         """Parameters that `init` returns instead of newly drawn ones."""
         self.shape = shape
         self.classes = classes
+        self.outputs: tuple[int, ...] = ()
+        """The class of each output of the head, if it has outputs for some classes only; (): one output per class."""
         self.module = self.new_module(torch.Generator())
         self.module.eval()
         params = dict(self.module.state_dict())
@@ -193,6 +195,11 @@ class Net:
     @cached_property
     def linear_head(self) -> str:
         """The name of the weight [classes, dim] of the head; an error if the head is not one linear layer."""
+        if self.outputs:
+            raise UserError(
+                f"This needs a head with an output for each of the {self.classes} classes, but that of {self.name} has "
+                f"{len(self.outputs)}. Use another net."
+            )
         layers = [
             (name, layer)
             for name, layer in self.module["head"].named_modules(prefix="head")
@@ -211,7 +218,15 @@ class Net:
 
     def head(self, params: Params, z: Tensor) -> Tensor:
         """The head alone: [n, dim] -> [n, classes]."""
-        return self.call("head", params, z)
+        return self.by_class(self.call("head", params, z))
+
+    def by_class(self, logits: Tensor) -> Tensor:
+        """The outputs of the head [n, outputs] as logits [n, classes]: -inf for a class without an output."""
+        if not self.outputs:
+            return logits
+        missing = len(self.outputs)  # the column that is added
+        columns = [self.outputs.index(label) if label in self.outputs else missing for label in range(self.classes)]
+        return nn.functional.pad(logits, (0, 1), value=-torch.inf).index_select(-1, torch.tensor(columns))
 
     def call(self, part: str, params: Params, x: Tensor) -> Tensor:
         """The output of one part of the net, "body" or "head"."""

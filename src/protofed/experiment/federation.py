@@ -36,7 +36,7 @@ class Federation:
     `test`: a pair per client, or None for a client without one; None: a fifth of each class is held out per client.
     `classes`: the number of classes, or their names in order; None: taken from the labels.
     `nets`: one for all clients, or one per client, in any of the forms that `protofed.nets.own` lists; None: the nets
-    of the experiment's [net].
+    of the experiment's [net]. A net has an output for each class, or for each class in its client's training examples.
     `name`: the name of the data, shown with every result.
     """
 
@@ -94,14 +94,23 @@ class Federation:
         self.nets = None if nets is None else self._build_nets(nets)
 
     def _build_nets(self, nets: Sequence[Any]) -> tuple[Net, ...]:
-        """The net of each client. Clients with the same net and inputs of the same shape share the object."""
-        built: dict[tuple[int, tuple[int, ...]], Net] = {}
+        """The net of each client. Clients with the same net and inputs of the same shape share the object.
+
+        If the net has outputs for the client's classes only, these must be the same, too.
+        """
+        built: dict[Any, Net] = {}
         modules = [nets[0]] * len(self.train) if len(nets) == 1 else list(nets)
+        by_client = []
         for client, (module, examples) in enumerate(zip(modules, self.train, strict=True)):
-            if (id(module), examples.shape) not in built:
+            own_classes = tuple(examples.labels.unique().tolist())
+            key = (id(module), examples.shape)
+            net = built.get((*key, ())) or built.get((*key, own_classes))
+            if net is None:
                 name = f"nets[{client if len(nets) > 1 else 0}]"
-                built[id(module), examples.shape] = OwnNet.net(module, name, examples.shape, len(self.labels))
-        return tuple(built[id(module), examples.shape] for module, examples in zip(modules, self.train, strict=True))
+                net = OwnNet.net(module, name, examples.shape, len(self.labels), own_classes)
+                built[*key, net.outputs] = net
+            by_client.append(net)
+        return tuple(by_client)
 
     def __len__(self) -> int:
         return len(self.train)

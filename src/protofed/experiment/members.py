@@ -175,6 +175,11 @@ class Members:
             "equal dim": lambda net: net.dim,
             "equal nets": lambda net: tuple(net.shapes.items()),
         }
+        if method.needs == "equal nets" and (partial := next((net for net in self.nets if net.outputs), None)):
+            raise UserError(
+                f"{name} combines the heads of clients, but {partial.name} has outputs for its client's classes only. "
+                f"Give every net {len(self.labels)} outputs, or use a method that shares prototypes (fedproto)."
+            )
         if len({must_be_equal[method.needs](net) for net in self.nets}) == 1:
             return
         if method.needs == "equal nets":

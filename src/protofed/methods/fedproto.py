@@ -78,6 +78,8 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
     """Eq. (4): the nearest prototype among the client's `own` classes (code), or among `all`."""
     send: Literal["all", "own"] = "all"
     """The prototypes sent to a client: of `all` classes (code), or of its `own` classes (Algorithm 1, line 7)."""
+    outputs: Literal["all", "own"] = "all"
+    """The head's outputs: of `all` classes (code), or of the client's `own` classes (the others do not exist)."""
     initial_weights: Literal["same", "own"] = "own"
     """Initial weights: each client's `own` (code), or the `same` for all clients with equal nets (FedNH's runs)."""
 
@@ -99,6 +101,8 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
         return Bank(server.prototypes.of_classes(server.holds[client] != 0))
 
     def join(self, client: Client) -> KeptWithClasses:
+        if self.outputs == "own" and not client.net.outputs:
+            _check_head_bias(client.net)
         counts = torch.bincount(client.data.labels, minlength=client.net.classes)
         params = client.fresh_params(same=self.initial_weights == "same")
         return KeptWithClasses(params, (counts > 0).float())
@@ -108,7 +112,7 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Bank, kept: KeptWithClasses) -> Loss:
         """Eq. (7): cross-entropy plus λ times the distance to the global prototypes of the samples' classes."""
-        z, logits = net(params, batch.x)
+        z, logits = self._embed_and_classify(net, params, batch.x, kept)
         matched = net.match(batch, z)
         sums, counts = class_sums(z, matched, net.classes)
         if self.between == "samples":
@@ -139,7 +143,7 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
 
     def predict(self, net: Net, params: Params, x: Tensor, down: Bank, kept: KeptWithClasses) -> Scores:
         """By the head, and Eq. (4) by the nearest global prototype, in both readings if the client has them all."""
-        z, logits = net(params, x)
+        z, logits = self._embed_and_classify(net, params, x, kept)
         among_all = -down.prototypes.distances(z)
         among_own = among_all.masked_fill(kept.classes == 0, -torch.inf)
         if self.send == "own":
@@ -147,3 +151,25 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
         if self.nearest == "own":
             return {"head": logits, "prototype": among_own, "prototype_all": among_all}
         return {"head": logits, "prototype": among_all, "prototype_own": among_own}
+
+    def exportable_params(self, params: Params, kept: KeptWithClasses) -> Params:
+        """With own outputs only, the bias of every other output is so low that its class is never predicted."""
+        biases = [name for name in params if name.startswith("head.") and name.endswith("bias")]
+        if self.outputs == "all" or any(len(params[name]) != len(kept.classes) for name in biases):
+            return params
+        never = torch.finfo(torch.float32).min / 2
+        return params | {name: params[name].masked_fill(kept.classes == 0, never) for name in biases}
+
+    def _embed_and_classify(self, net: Net, params: Params, x: Tensor, kept: KeptWithClasses) -> tuple[Tensor, Tensor]:
+        """Embeddings and logits; the logit of a class without an output is -inf, so that its probability is 0."""
+        z, logits = net(params, x)
+        return z, logits if self.outputs == "all" else logits.masked_fill(kept.classes == 0, -torch.inf)
+
+
+def _check_head_bias(net: Net) -> None:
+    """An error if an exported model could not leave out classes: its head must be one linear layer with a bias."""
+    if net.linear_head.replace("weight", "bias") not in net.shapes:
+        raise UserError(
+            f'method.outputs: "own" needs a head with a bias, but that of {net.name} has none. Use net.bias = true, or '
+            "a net of your own with one output per class of its client."
+        )

@@ -51,7 +51,7 @@ def as_safetensors(model: Model, more_metadata: Mapping[str, str] | None = None)
     metadata = {
         "net": model.net.name,
         "source": model.net.source,
-        "labels": json.dumps(model.labels),
+        "labels": json.dumps([model.labels[label] for label in model.net.outputs] or model.labels),
         "input": json.dumps(model.data.input),
         "protofed": __version__,
         **(more_metadata or {}),

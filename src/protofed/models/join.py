@@ -104,7 +104,7 @@ def join_run(
         raise UserError(
             "The newcomer has no test examples. Give a test set, or at least five training examples of a class."
         )
-    client_net = _make_net(net, members.nets[model_client], examples.shape, len(members.labels))
+    client_net = _make_net(net, members.nets[model_client], examples, len(members.labels))
     client_net = client_net.starting_from(layers) if layers else client_net
     replace(members, nets=(*members.nets, client_net)).check_nets(config.method_name, method)
     seed = config.run.seed if seed is None else seed
@@ -193,13 +193,19 @@ def _shaped_like(other: Examples, newcomer: Examples) -> Examples:
         raise UserError(f"The newcomer's data do not fit the data of the run: {problem}") from problem
 
 
-def _make_net(spec: Any, default: Net, shape: tuple[int, ...], classes: int) -> Net:
+def _make_net(spec: Any, default: Net, examples: Examples, classes: int) -> Net:
     """The newcomer's net from what the caller passed as `net`."""
-    if spec is None:
-        return default
+    own_classes = tuple(examples.labels.unique().tolist())
     if isinstance(spec, NetChoice):
-        return make_net(spec.name, spec.design, shape, classes)
-    return OwnNet.net(spec, "net", shape, classes)
+        return make_net(spec.name, spec.design, examples.shape, classes)
+    if spec is not None:
+        return OwnNet.net(spec, "net", examples.shape, classes, own_classes)
+    if default.outputs and default.outputs != own_classes:
+        raise UserError(
+            f"The run's net {default.name} has outputs for the classes of its client only, and the newcomer has other "
+            "classes. Give the newcomer a net."
+        )
+    return default
 
 
 def _without_other_classes(message: Any, has_class: Tensor) -> Any:

@@ -37,11 +37,15 @@ class OwnNet:
     head_layer: str  # the layer that is the head or begins it; "" for (body, head) and for joint nets
 
     @classmethod
-    def net(cls, spec: Any, label: str, shape: tuple[int, ...], classes: int) -> Net:
+    def net(
+        cls, spec: Any, label: str, shape: tuple[int, ...], classes: int, client_classes: tuple[int, ...] = ()
+    ) -> Net:
         """The net for inputs of a shape. It is tried out first: a net that does not fit the inputs or the classes is
         an error.
 
         `label` is the position of the net in the user's call, such as "nets[0]". It begins the net's name.
+        `client_classes`: the classes of its client, in order. The net has an output for each class, or for each of
+        these.
         """
         is_function = _is_function(spec)
         try:
@@ -60,7 +64,7 @@ class OwnNet:
                 source=repr(instance),
             )
             original = body_then_head(*instance) if own.kind == "pair" else module
-            _try_out(net, None if is_function else original, shape)
+            _try_out(net, None if is_function else original, shape, client_classes)
         except UserError:
             raise
         except Exception as problem:  # a user's module may raise anything
@@ -113,7 +117,8 @@ class JointNet(Net):
                 f"{self.name} returns a {type(out).__name__}; it must return (embedding, logits). Change it, or "
                 f"specify (module, name of its last layer){f'; its layers are {layers}' if layers else ''}."
             )
-        return out
+        z, logits = out
+        return z, self.by_class(logits)
 
 
 def _is_function(spec: Any) -> bool:
@@ -174,24 +179,30 @@ def _replace_layer(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     return old_layer
 
 
-def _try_out(net: Net, original: nn.Module | None, shape: tuple[int, ...]) -> None:
+def _try_out(net: Net, original: nn.Module | None, shape: tuple[int, ...], client_classes: tuple[int, ...]) -> None:
     """Run the net once. It is an error if its outputs have the wrong shapes, if they differ from those of the
-    `original` module, or if it changes a buffer that its state dict does not hold. Sets `net.trains_alone`."""
+    `original` module, or if it changes a buffer that its state dict does not hold. Sets `net.outputs` and
+    `net.trains_alone`."""
     params, x = net.init(torch.Generator()), torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
     nonempty = [value for value in params.values() if value.numel()]
     if len({value.data_ptr() for value in nonempty}) < len(nonempty):
         raise UserError(f"{net.name} has one tensor under two names. Give each layer its own tensor.")
     with torch.no_grad(), no_global_draws(net.name):
         z, logits = net(params, x)
+        count = len(client_classes)
+        if 0 < count < net.classes and logits.shape == (2, count):
+            net.outputs = client_classes
+            logits = net.by_class(logits)
         if z.dim() != 2 or logits.shape != (2, net.classes):
+            or_own = f", or [2, {count}], because its client has {count} of them" if 0 < count < net.classes else ""
             raise UserError(
                 f"{net.name} returns embeddings {list(z.shape)} and logits {list(logits.shape)} for 2 inputs; they "
-                f"must be [2, dim] and [2, {net.classes}], because there are {net.classes} classes. "
+                f"must be [2, dim] and [2, {net.classes}], because there are {net.classes} classes{or_own}. "
                 "Change the net, or set the classes of the federation."
             )
         for module in filter(None, (net.loaded(params), original and original.eval())):
             out = module(x)
-            if not torch.allclose(logits, out[1] if isinstance(out, tuple) else out, atol=1e-5):
+            if not torch.allclose(logits, net.by_class(out[1] if isinstance(out, tuple) else out), atol=1e-5):
                 raise UserError(
                     f"{net.name} computes more after the layer that was named as its last. Name the layer that comes "
                     "last, or let it return (embedding, logits)."
