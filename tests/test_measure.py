@@ -208,7 +208,7 @@ def test_the_help_names_every_measure(command):  # noqa: F811
         (
             "fedavg",
             ["--what", "drfit"],
-            'There is no measure "drfit". Did you mean "drift"? Known: classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, scatter, similarity.',
+            'There is no measure "drfit". Did you mean "drift"? Known: classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, objective, scatter, similarity.',
         ),
         (
             "fedavg",

@@ -24,8 +24,8 @@ def measure_command(
         option(
             "--what",
             metavar="NAME",
-            help="classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, scatter or "
-            "similarity. For several, repeat --what or use commas. Default: fairness, classification, cost.",
+            help="classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, objective, "
+            "scatter or similarity. For several, repeat --what or use commas. Default: fairness, classification, cost.",
         ),
     ] = None,
     client: Annotated[

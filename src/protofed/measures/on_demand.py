@@ -21,6 +21,7 @@ from protofed.measures.cost import cost_of_rounds, cost_until
 from protofed.measures.discrepancy import bandwidth, gradient_dissimilarity, mean_mmd
 from protofed.measures.evenness import evenness
 from protofed.measures.geometry import centres, cosine_similarities, drift, scatter
+from protofed.measures.objective import measure_objective
 from protofed.measures.question import Measurement, Question, Rows
 from protofed.methods.parts.margins import aggregate_mean_margin, other_class_distances, semantic_margins
 from protofed.net import EVALUATION_BATCH
@@ -261,6 +262,7 @@ MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "fairness": _measure_fairness,
     "gradients": _measure_gradients,
     "margins": _measure_margins,
+    "objective": measure_objective,
     "scatter": _measure_scatter,
     "similarity": _measure_similarity,
 }
