@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.live import Live
 from rich.table import Table
 
+from protofed.experiment.divergence import pull_warning
 from protofed.experiment.watchers import Watcher
 from protofed.experiment.wording import duration, percent, quantity
 
@@ -104,6 +105,9 @@ class Screen(Watcher):
             cells = {**self.cells(row), "left": self.time_left()}
             say(self.console, "  ".join(f"{name} {value}" for name, value in cells.items()))
 
+    def warned(self, text: str) -> None:
+        say(self.console, text)
+
     def time_left(self) -> str:
         """The time that the remaining rounds take if they are as fast as the last ones, within the time budget."""
         left = sum(self.seconds) / len(self.seconds) * (self.total - self.last[-1]["round"])
@@ -173,7 +177,7 @@ def run_verdict(result: Result) -> str:
     lines = [
         f"{summary['method']} on {result.state.members.title} after {quantity(summary['rounds'], 'round')}: "
         + _accuracy_text(accuracies, summary["clients"], result.state.config.eval.reporting),
-        " ".join(_judgements(summary, max(means, default=0.0))),
+        " ".join(_judgements(summary, max(means, default=0.0), pull_warning(result.state.config, result.rounds))),
         _cost_text(summary),
     ]
     if result.folder:
@@ -191,7 +195,7 @@ def _accuracy_text(accuracies: Mapping[str, dict[str, float]], clients: int, rep
     return f"{by_way} (mean accuracy ± standard deviation{running} over {quantity(clients, 'client')})."
 
 
-def _judgements(summary: Mapping[str, Any], best: float) -> list[str]:
+def _judgements(summary: Mapping[str, Any], best: float, warning: str) -> list[str]:
     """Sentences that compare the best accuracy with the majority-class baseline, and say what else is notable."""
     majority, server, personal = summary["majority"], summary["global"]["accuracy"], summary["personal"]
     if majority is None or majority != majority:
@@ -205,7 +209,9 @@ def _judgements(summary: Mapping[str, Any], best: float) -> list[str]:
         else:
             comparison = "The best accuracy above is not higher: check the loss, train.lr and run.rounds."
         sentences = [f"Majority-class baseline: {100 * majority:.1f} %.", comparison]
-    if any(value is None or value != value for value in summary["loss"].values()):
+    if warning:
+        sentences[1:] = [warning]
+    elif any(value is None or value != value for value in summary["loss"].values()):
         sentences[1:] = ["The loss is not finite: the run has diverged. Try a smaller train.lr, or train.clip."]
     if summary["rejected"]:
         sentences.append(f"{summary['rejected']:,} uploads were rejected; rounds.jsonl gives the reasons.")

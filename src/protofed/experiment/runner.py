@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -13,6 +14,7 @@ from protofed.engines.engine import Evaluation, RoundPlan, Split
 from protofed.errors import UserError
 from protofed.experiment.checkpoint import latest_checkpoint, remove_checkpoints, write_checkpoint
 from protofed.experiment.config import Config
+from protofed.experiment.divergence import pull_warning
 from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
@@ -48,6 +50,7 @@ class Runner:
         self.evaluations: list[Evaluation] = []
         self.watchers = list(watchers)
         self.notes = list(members.notes)
+        self.warning = ""
         if config.run.trace_every and self.server_prototypes() is None:
             self.notes.append(f"run.trace_every: {config.method_name} has no prototypes to write to trace/")
         if folder and config.run.tensorboard:
@@ -150,6 +153,7 @@ class Runner:
                     self._write_round(self.folder, row)
             for watcher in self.watchers:
                 watcher.round(row)
+            self._warn()
         if not self.evaluations:  # every round was done before
             self.evaluations = self._evaluate(len(self.rounds) - 1)
         result = self._result()
@@ -159,6 +163,16 @@ class Runner:
         for watcher in self.watchers:
             watcher.finished(result)
         return result
+
+    def _warn(self) -> None:
+        """Tell the watchers, or Python if there are none, the first time that something goes wrong."""
+        if self.warning or not (text := pull_warning(self.config, self.rounds[-2:])):
+            return
+        self.warning = text
+        for watcher in self.watchers:
+            watcher.warned(text)
+        if not self.watchers:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _write_round(self, folder: Folder, row: RoundRow) -> None:
         run, over = self.config.run, self._is_over(self.rounds)

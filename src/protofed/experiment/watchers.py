@@ -23,6 +23,9 @@ class Watcher:
     def round(self, row: RoundRow) -> None:
         """A round has ended; `row` is its line of rounds.jsonl."""
 
+    def warned(self, text: str) -> None:
+        """Something went wrong in the round that ended last; the run goes on."""
+
     def finished(self, result: Result) -> None:
         """The run has ended with a result."""
 

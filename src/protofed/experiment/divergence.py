@@ -1,0 +1,44 @@
+"""A warning for the user if the pull to prototypes gets out of hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from protofed.experiment.config import Config
+    from protofed.experiment.results import RoundRow
+
+_LARGE = 1000
+"""The pull is too strong from this multiple of the cross-entropy on, or of 1 if that is larger."""
+
+
+def pull_warning(config: Config, rows: Sequence[RoundRow]) -> str:
+    """The first round in which the loss term `pull` is far too large or makes the loss infinite; "" if there is none.
+
+    `rows`: rounds in a row. A loss that is not finite is blamed on the pull if it was finite in the round before, in
+    which there was no pull yet.
+    """
+    advice = (
+        f"Try a smaller method.pull (it is {getattr(config.method, 'pull', math.nan):g}) or train.lr (it is "
+        f"{config.train.lr:g})."
+    )
+    supervised_before, pull_before = math.nan, math.nan
+    for row in rows:
+        supervised, pull = (_number(row["loss"].get(term)) for term in ("supervised", "pull"))
+        if math.isfinite(supervised + pull):
+            if pull > _LARGE * max(1, supervised):
+                return (
+                    f"Round {row['round']}: the term pull of the loss is {pull:.2g} and the cross-entropy "
+                    f"{supervised:.2g}, so that clients follow the prototypes and do not learn. {advice}"
+                )
+        elif pull_before == 0 and supervised_before < _LARGE:
+            return f"Round {row['round']}: the loss is not finite since clients are pulled to prototypes. {advice}"
+        supervised_before, pull_before = supervised, pull
+    return ""
+
+
+def _number(value: float | None) -> float:
+    """A term of the loss; NaN if there is none, or if rounds.jsonl has null because it is not finite."""
+    return math.nan if value is None else value

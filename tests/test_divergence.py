@@ -1,0 +1,75 @@
+"""A pull to prototypes that gets out of hand is said, with its cause, once."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import pytest
+from rich.console import Console
+
+import protofed
+from protofed.cli.screen import Screen, run_verdict
+from protofed.experiment.config import Config
+from protofed.experiment.divergence import pull_warning
+
+TABLE = {"run": {"rounds": 6}, "data": {"clients": 4, "limit": 300}}
+NAN = float("nan")
+
+
+def losses(*pairs: tuple[float | None, float | None]) -> list[dict]:
+    """Rounds with these cross-entropies and pulls."""
+    return [{"round": n, "loss": {"supervised": s, "pull": p}} for n, (s, p) in enumerate(pairs, 1)]
+
+
+def test_the_first_round_that_is_too_strong_is_named():
+    config = Config.of({"method": {"pull": 1e6}, "train": {"lr": 0.01}})
+    rows = losses((2.2, 0.0), (0.5, 990.0), (2.2, 3e3), (2.2, 3.9e21))
+    assert pull_warning(config, rows) == (
+        "Round 3: the term pull of the loss is 3e+03 and the cross-entropy 2.2, so that clients follow the prototypes and "
+        "do not learn. Try a smaller method.pull (it is 1e+06) or train.lr (it is 0.01)."
+    )
+    assert pull_warning(config, rows[:2]) == ""
+
+
+@pytest.mark.parametrize("lost", [NAN, None, float("inf")])
+def test_a_loss_that_is_not_finite_is_blamed_on_the_pull_only_if_it_began_with_it(lost):
+    config = Config.of({"method": {"pull": 1e6}})
+    begins = pull_warning(config, losses((2.2, 0.0), (lost, lost), (lost, lost)))
+    assert begins.startswith("Round 2: the loss is not finite since clients are pulled to prototypes. Try a smaller")
+    assert pull_warning(config, losses((lost, lost), (lost, lost))) == ""  # before there were prototypes
+    assert pull_warning(config, losses((2.2, 0.0), (2.0, 0.3), (lost, lost))) == ""  # long after
+    assert pull_warning(config, losses((1e9, 0.0), (lost, lost))) == ""  # it was lost before
+
+
+def test_a_run_without_pull_or_without_training_is_never_warned():
+    assert pull_warning(Config.of({"method": {"name": "local"}}), [{"round": 1, "loss": {"supervised": 5e9}}]) == ""
+    assert pull_warning(Config.of({}), [{"round": 1, "loss": {}}]) == ""
+
+
+def test_from_python_it_is_one_warning():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = protofed.run({**TABLE, "method": {"pull": 1e6}})
+    assert [warning.category for warning in caught] == [RuntimeWarning]
+    assert "Try a smaller method.pull (it is 1e+06)" in str(caught[0].message)
+    assert "Try a smaller method.pull" in run_verdict(result)
+    assert "The loss is not finite: the run has diverged" not in run_verdict(result)
+
+
+def test_on_the_screen_it_is_one_line():
+    text = io.StringIO()
+    with Screen(Console(file=text, width=200)) as screen:
+        protofed.run({**TABLE, "method": {"pull": 1e6}}, watchers=[screen])
+    assert text.getvalue().count("Try a smaller method.pull") == 1
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedtgp", "fpl"])
+def test_ordinary_runs_are_not_warned(method):
+    result = protofed.run({**TABLE, "method": {"name": method}})  # a warning would be an error here
+    assert "method.pull" not in run_verdict(result)
+
+
+def test_a_learning_rate_that_is_too_large_is_still_the_cause():
+    result = protofed.run({**TABLE, "train": {"lr": 1e20}})
+    assert "The loss is not finite: the run has diverged. Try a smaller train.lr, or train.clip." in run_verdict(result)
