@@ -53,7 +53,7 @@ ABLATIONS = {
     "fedavg + toleration": METHODS["fedavg (keep)"],
     "fairness + toleration": 'method.name="fedavg" method.weights="equal"',
     "protomargin, no toleration": 'system.late="drop"',
-    "protomargin, minus d+ only": 'method.deviation="distance"',
+    "protomargin, minus d+ only": 'method.exponent="distance"',
     "protomargin, aggregate margin only": 'method.margins="aggregate"',
     "protomargin, local margin only": 'method.margins="local"',
     "protomargin": "",

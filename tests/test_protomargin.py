@@ -45,9 +45,31 @@ def test_with_one_or_no_common_class_the_margin_is_0(b):
     assert semantic_margins(A, b).tolist() == [0, 0]
 
 
-def test_where_all_prototypes_coincide_the_margin_is_0():
+def test_an_only_common_class_has_margin_minus_1_if_the_empty_mean_of_eq6_is_0():
+    b = bank({1: [7.0]}, classes=2)  # d+ = |4 - 7| = 3 and d- = 0: (0 - 3) / (0 + 3)
+    assert semantic_margins(A, b, "minus_one").tolist() == [0, -1]
+    assert semantic_margins(A, B, "minus_one").tolist() == semantic_margins(A, B).tolist()  # two common classes
+    same = bank({1: [4.0]}, classes=2)  # d+ = d- = 0
+    assert semantic_margins(A, same, "minus_one").tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("single", ["zero", "minus_one"])
+def test_where_all_prototypes_coincide_the_margin_is_0(single):
     same = bank({0: [1.0], 1: [1.0]}, classes=2)
-    assert semantic_margins(same, same).tolist() == [0, 0]
+    assert semantic_margins(same, same, single).tolist() == [0, 0]
+
+
+def test_distances_of_rounding_errors_are_no_margin():
+    """In two dimensions a scaled prototype is (0, 1) or (1, 0), and pooled weights do not sum to exactly 1."""
+    one = bank({0: [0.0, 1.0], 1: [0.0, 1.0]}, classes=2)
+    parts = [bank({0: [0.0, 1.0], 1: [0.0, 1.0]}, {0: n, 1: 8 - n}, classes=2) for n in range(1, 8)]
+    pooled = Prototypes.pool(parts, "examples")
+    assert pooled.mean[:, 0, 1].tolist() != [1, 1]  # otherwise this test shows nothing
+    assert semantic_margins(one, pooled).tolist() == [0, 0]
+    far = bank({0: [0.0, 1.0], 1: [0.0, 1 + 2**-14]}, classes=2)  # 512 epsilons: a distance
+    assert semantic_margins(far, far).tolist() == [1, 1]
+    longer = [Prototypes(1000 * prototypes.mean, prototypes.support) for prototypes in (one, pooled)]
+    assert semantic_margins(*longer).tolist() == [0, 0]
 
 
 def test_channels_are_scaled_one_prototype_at_a_time():
@@ -101,11 +123,34 @@ def test_eq9_to_eq14_by_hand(margins):
     assert after.params["w"].item() == pytest.approx(expected[0] + 2 * expected[1] + 4 * expected[2])
 
 
-def test_table3_the_distance_of_the_same_class_alone():
+@pytest.mark.parametrize(("attention", "sign"), [("margin", 1), ("deviation", -1)])
+def test_eq11_as_printed_and_as_its_text_says(attention, sign):
     server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
-    after = ProtoMargin(margins="aggregate", deviation="distance").aggregate(None, server, UPLOADS)
-    apart = [sigmoid(-(1 + 3)), sigmoid(0.0), sigmoid(-2.0)]
-    assert after.attention.tolist() == pytest.approx([value / sum(apart) for value in apart])
+    after = ProtoMargin(attention=attention).aggregate(None, server, UPLOADS)
+    local = [sigmoid(sign * total) for total in (0.75, 0.0, -1.0)]
+    aggregate = [sigmoid(sign * total) for total in (6 / 8, 2.0, 0.0)]  # as in the test above
+    expected = [(a / sum(local) + b / sum(aggregate)) / 2 for a, b in zip(local, aggregate, strict=True)]
+    assert after.attention.tolist() == pytest.approx(expected)
+    assert after.margins[1].tolist() == pytest.approx([6 / 8, 2.0, 0.0])  # recorded without the sign
+    assert (after.attention[1] > after.attention[2]) == (attention == "margin")  # client 1 has not moved
+
+
+@pytest.mark.parametrize(("attention", "sign"), [("margin", -1), ("deviation", 1)])
+def test_table3_the_distance_of_the_same_class_alone(attention, sign):
+    server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
+    method = ProtoMargin(margins="aggregate", attention=attention, exponent="distance")
+    moved = [1.0 + 3.0, 0.0, 2.0]  # d+ of clients 0, 1 and 2, summed over classes
+    scores = [sigmoid(sign * distance) for distance in moved]
+    after = method.aggregate(None, server, UPLOADS)
+    assert after.attention.tolist() == pytest.approx([score / sum(scores) for score in scores])
+
+
+@pytest.mark.parametrize(("single", "margin"), [("zero", 0.0), ("minus_one", -1.0)])
+def test_a_client_with_one_common_class_in_both_readings(single, margin):
+    server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
+    after = ProtoMargin(margins="aggregate", single=single).aggregate(None, server, UPLOADS)
+    scores = [sigmoid(6 / 8), sigmoid(2.0), sigmoid(margin)]
+    assert after.attention.tolist() == pytest.approx([score / sum(scores) for score in scores])
 
 
 def test_eq10_by_hand():
@@ -135,11 +180,11 @@ def test_identical_clients_count_the_same():
 @pytest.mark.parametrize("known", [KNOWN, Prototypes.empty(2, 1)])
 def test_attention_is_positive_sums_to_one_and_knows_no_order(known):
     method = ProtoMargin()
-    attention = method.attention(known, method.margin_sums(known, UPLOADS), UPLOADS)
+    attention = method.client_weights(known, method.margin_sums(known, UPLOADS), UPLOADS)
     assert (attention > 0).all()
     assert attention.sum().item() == pytest.approx(1)
     turned = UPLOADS[::-1]
-    again = method.attention(known, method.margin_sums(known, turned), turned)
+    again = method.client_weights(known, method.margin_sums(known, turned), turned)
     assert again.tolist() == pytest.approx(attention.flip(0).tolist())
 
 
@@ -160,7 +205,7 @@ def test_eq4_and_eq8_prototypes_before_and_after_training():
     assert message.local_margins.tolist() == pytest.approx(
         [(far[0] - near) / (far[0] + near), (far[1] - near) / (far[1] + near)]
     )
-    other_way = ProtoMargin().deviations(message.prototypes, message.prototypes)
+    other_way = ProtoMargin().closeness(message.prototypes, message.prototypes)
     assert other_way.tolist() == [1, 1]  # nothing moved
 
 

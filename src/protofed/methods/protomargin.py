@@ -1,4 +1,4 @@
-"""Prototype-guided aggregation (Michieli & Ozay 2021): clients whose prototypes keep a margin count more.
+"""Prototype-guided aggregation (Michieli & Ozay 2021): the margins of clients' prototypes say how much they count.
 
 The paper calls the method FedProto, the name that Tan et al. (2022) use for theirs; here it is `protomargin`. There is
 no public code. Where the paper is silent there is an option, or a line in docs/methods/protomargin.md.
@@ -37,14 +37,18 @@ class GuidedUpload(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothing]):
-    """Clients train one shared model; clients whose class prototypes keep a margin count more in the average."""
+    """Clients train one shared model; the margins of their class prototypes decide how much each of them counts."""
 
     needs: ClassVar[Needs] = "equal nets"
 
     margins: Literal["both", "local", "aggregate"] = "both"
     """Eq. (13): attention from `both` margins, or (Table 3) from the `local` (Eq. 8) or `aggregate` one (Eq. 9)."""
-    deviation: Literal["margin", "distance"] = "margin"
-    """What Eq. (11) sums: the `margin` of Eq. (7), or (Table 3) minus the `distance` within a class, Eq. (5)."""
+    attention: Literal["margin", "deviation"] = "margin"
+    """Which clients count more: those that keep a `margin` (Eq. (11) as printed), or those that deviate (its text)."""
+    exponent: Literal["margin", "distance"] = "margin"
+    """What Eq. (11) sums: the `margin` of Eq. (7), or (Table 3) the `distance` d+ within a class, Eq. (5)."""
+    single: Literal["zero", "minus_one"] = "zero"
+    """The margin of the only class that two sets of prototypes share: `zero`, or `minus_one` (d- of Eq. (6) is 0)."""
     absent: Literal["forget", "keep"] = "forget"
     """Prototype of a class that no client of a round holds: `forget` it (Eq. (10) has none), or `keep` the old one."""
 
@@ -55,9 +59,9 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
     def broadcast(self, server: GuidedServer, client: int) -> Weights:
         return Weights(server.params)
 
-    def deviations(self, a: Prototypes, b: Prototypes) -> Tensor:
-        """What Eq. (11) sums, per class [classes]."""
-        return semantic_margins(a, b) if self.deviation == "margin" else -same_class_distances(a, b)
+    def closeness(self, a: Prototypes, b: Prototypes) -> Tensor:
+        """Per class [classes] the margin of Eq. (7), or minus the distance of Eq. (5); larger: less moved."""
+        return semantic_margins(a, b, self.single) if self.exponent == "margin" else -same_class_distances(a, b)
 
     def upload(self, trained: Trained[Weights, Nothing]) -> GuidedUpload:
         """Eq. (4) before and after training, scaled over channels, and Eq. (8)."""
@@ -65,12 +69,12 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
             channels_scaled(Prototypes.of(*trained.features(before), classes=trained.net.classes))
             for before in (True, False)
         )
-        return GuidedUpload(trained.params, after, self.deviations(before, after))
+        return GuidedUpload(trained.params, after, self.closeness(before, after))
 
     def aggregate(self, site: Site, server: GuidedServer, uploads: Sequence[Upload[GuidedUpload]]) -> GuidedServer:
         """Eq. (9) to (14)."""
         sums = self.margin_sums(server.prototypes, uploads)
-        attention = self.attention(server.prototypes, sums, uploads)
+        attention = self.client_weights(server.prototypes, sums, uploads)
         params = average([upload.message.params for upload in uploads], attention.tolist())  # Eq. (14)
         pooled = Prototypes.pool([upload.message.prototypes for upload in uploads], "examples")  # Eq. (10)
         if self.absent == "keep":
@@ -78,12 +82,12 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
         return GuidedServer(params, pooled, attention, sums)
 
     def margin_sums(self, aggregate: Prototypes, uploads: Sequence[Upload[GuidedUpload]]) -> Tensor:
-        """The exponents of Eq. (11) [2, uploads]: sums of the local margins, and of the aggregate ones, Eq. (9)."""
+        """The sums of Eq. (11) [2, uploads]: of the local margins, and of the aggregate ones, Eq. (9)."""
         of_local = [upload.message.local_margins.sum() for upload in uploads]
-        of_aggregate = [self.deviations(upload.message.prototypes, aggregate).sum() for upload in uploads]
+        of_aggregate = [self.closeness(upload.message.prototypes, aggregate).sum() for upload in uploads]
         return torch.stack([torch.stack(of_local), torch.stack(of_aggregate)])
 
-    def attention(self, aggregate: Prototypes, sums: Tensor, uploads: Sequence[Upload[GuidedUpload]]) -> Tensor:
+    def client_weights(self, aggregate: Prototypes, sums: Tensor, uploads: Sequence[Upload[GuidedUpload]]) -> Tensor:
         """Eq. (11) to (13): the weight of each upload. Without aggregate prototypes, weights are by examples."""
         if not aggregate.support.any():
             sizes = torch.tensor([float(upload.num_examples) for upload in uploads])
@@ -92,7 +96,8 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
         used = {"local": [of_local], "aggregate": [of_aggregate], "both": [of_local, of_aggregate]}[self.margins]
         counts = torch.tensor([float(upload.num_examples > 0) for upload in uploads])  # empty clients do not count
         counts = counts if counts.any() else torch.ones_like(counts)
-        scores = [torch.sigmoid(exponents) * counts for exponents in used]  # Eq. (11)
+        sign = 1 if self.attention == "margin" else -1
+        scores = [torch.sigmoid(sign * exponents) * counts for exponents in used]  # Eq. (11)
         return torch.stack([score / score.sum() for score in scores]).mean(0)  # Eq. (12), (13)
 
     def log_entries(self, server: GuidedServer) -> dict[str, Any]:
