@@ -79,14 +79,14 @@ class DirichletPowerLaw:
 
     alpha: Annotated[float, Gt(0)] = 0.5
     """concentration of the Dirichlet distribution; smaller values give each client fewer classes"""
-    gamma: Annotated[float, Gt(1)] = 3.0
-    """exponent of the density of sizes, size^-gamma; smaller values give more uneven sizes"""
+    gamma: Annotated[float, Gt(0)] = 3.0
+    """index of the Pareto distribution of sizes, density size^-(gamma + 1); smaller values give more uneven sizes"""
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         clients = clients or DEFAULT_CLIENTS
         require_examples(clients, len(labels.train))
         draw = random_state(seed, "partition", "dirichlet_power_law")
-        weights = (1 - draw.uniform(size=clients)) ** (-1 / (self.gamma - 1))
+        weights = (1 - draw.uniform(size=clients)) ** (-1 / self.gamma)
         sizes = 1 + _round_to_sum((len(labels.train) - clients) * weights / weights.sum())
         left = np.bincount(labels.train, minlength=labels.classes)
         counts = np.zeros((labels.classes, clients), dtype=np.int64)
