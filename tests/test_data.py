@@ -13,9 +13,12 @@ from protofed.data import tables
 from protofed.data.dataset import Dataset, data_folder
 from protofed.data.generated import IMBALANCED, arms, synthetic
 from protofed.data.sources import SOURCES
+from protofed.data.summary import size_statistics
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
+from protofed.experiment.config import Config
+from protofed.experiment.members import Members
 from test_cli import protofed as command  # noqa: F401
 
 KNOWN = {  # training and test examples, of the first classes, shape, and the sum of the first training example
@@ -34,11 +37,14 @@ KNOWN = {  # training and test examples, of the first classes, shape, and the su
     "svhn": (4_977, 1_434, [500, 500, 500], (3, 32, 32), 225076),
     "synthdigits": (5_000, 1_500, [500, 500, 500], (3, 32, 32), 513612),
     "synthetic": (7_633, 1_877, [2741, 320, 170], (60,), -10.191368),
+    "synthetic_0_0": (8_582, 2_108, [290, 304, 1421], (60,), 7.816015),
+    "synthetic_05_05": (8_578, 2_112, [2499, 904, 2505], (60,), 9.662546),
+    "synthetic_1_1": (8_577, 2_113, [2350, 1709, 906], (60,), 11.950179),
     "tiny_imagenet": (5_000, 1_250, [200, 200, 200], (3, 64, 64), 1164058),
     "uci_har": (8_314, 1_985, [1391, 1247, 1136], (9, 128), 36127),
     "usps": (7_291, 2_007, [1194, 1005, 731], (1, 16, 16), 22261),
 }
-MADE = ("digits", "spiral", "spiral_imbalanced", "synthetic")
+MADE = ("digits", "spiral", "spiral_imbalanced", "synthetic", "synthetic_0_0", "synthetic_05_05", "synthetic_1_1")
 FILES = {"femnist": "femnist_digits", "synthdigits": "synthdigits_remade", "tiny_imagenet": "tiny_imagenet25"}
 NETS = {
     "cifar10": "lenet",
@@ -57,6 +63,9 @@ NETS = {
     "spiral": "mlp_spiral",
     "spiral_imbalanced": "mlp_spiral",
     "synthetic": "mlp_synthetic",
+    "synthetic_0_0": "mlp_synthetic",
+    "synthetic_05_05": "mlp_synthetic",
+    "synthetic_1_1": "mlp_synthetic",
 }
 
 
@@ -71,7 +80,7 @@ def wanted(name: str) -> None:
 
 
 def test_every_dataset_is_known_here():
-    assert KNOWN.keys() == SOURCES.keys() - {"npz"}
+    assert KNOWN.keys() == SOURCES.keys() - {"npz", "leaf"}
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
@@ -147,6 +156,34 @@ def test_the_synthetic_generator_has_the_moments_of_the_paper():
     sizes = np.bincount(group)
     assert sizes.min() >= 50
     assert np.median(sizes - 50) == pytest.approx(np.exp(4), rel=0.35)  # log-normal (4, 2)
+
+
+def test_fedprox_synthetic_has_the_sizes_and_the_skew_of_the_published_file():
+    """Prototype-guided FL's Table 1 has nine tenths of it: 9,600 examples, mean 320.0, standard deviation 1,051.6."""
+    data = SOURCES["synthetic_1_1"]("")
+    assert data.train_group is not None
+    assert data.test_group is not None
+    sizes = np.bincount(data.train_group) + np.bincount(data.test_group)
+    about = size_statistics(np.floor(0.9 * sizes).astype(int).tolist())
+    assert about["clients"] == 30
+    assert about["examples"] == pytest.approx(9_600, abs=10)
+    assert about["std"] == pytest.approx(1051.6, abs=0.1)
+    y = torch.cat([data.train.labels, data.test.labels]).numpy()
+    group = np.concatenate([data.train_group, data.test_group])
+    most_frequent = sum(np.bincount(y[group == client]).max() for client in range(30))
+    assert most_frequent / len(y) == pytest.approx(0.59, abs=0.005)
+
+
+def test_fedprox_alpha_and_beta_are_standard_deviations_between_clients():
+    """The same draws, scaled: with alpha = beta = 0 the inputs of all clients have means around 0."""
+    means = {}
+    for name, beta in (("synthetic_0_0", 0.0), ("synthetic_05_05", 0.5), ("synthetic_1_1", 1.0)):
+        data = SOURCES[name]("")
+        x = data.train.x[data.train.index].numpy()
+        means[beta] = np.array([x[data.train_group == client].mean() for client in range(30)])
+    between = means[1.0] - means[0.0]  # B_k; the rest are averages of the same draws
+    assert 0.6 < between.std() < 1.4
+    assert means[0.5] - means[0.0] == pytest.approx(between / 2, abs=1e-2)
 
 
 def test_synthetic_labels_are_the_argmax_of_one_linear_model_a_client():
@@ -297,6 +334,84 @@ def test_what_is_wrong_with_a_file_is_said(arrays, message, tmp_path):
         SOURCES["npz"](str(tmp_path / "mine.npz"))
 
 
+# Files of LEAF and FedProx
+
+
+def leaf_file(folder, part: str, users: dict[str, tuple[list, list]], name: str = "all_data_0.json") -> None:
+    (folder / part).mkdir(exist_ok=True)
+    content = {
+        "users": list(users),
+        "num_samples": [len(y) for _, y in users.values()],
+        "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+    }
+    (folder / part / name).write_text(json.dumps(content))
+
+
+def test_a_file_of_leaf_by_hand(tmp_path):
+    leaf_file(tmp_path, "train", {"f_1": ([[1.0, 2.0], [3.0, 4.0]], [2.0, 0.0]), "f_0": ([[5.0, 6.0]], [1.0])})
+    leaf_file(tmp_path, "train", {"f_2": ([[7.0, 8.0]], [0.0])}, "more.json")
+    leaf_file(tmp_path, "test", {"f_0": ([[9.0, 9.0]], [1.0]), "f_1": ([], [])})
+    data = SOURCES["leaf"](str(tmp_path))
+    assert (data.groups, data.labels) == (("f_1", "f_0", "f_2"), (0, 1, 2))
+    assert data.train.x.tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([2, 0, 1, 0], [1])
+    assert data.train_group is not None
+    assert data.test_group is not None
+    assert (data.train_group.tolist(), data.test_group.tolist()) == ([0, 0, 1, 2], [1])
+    table = {
+        "run": {"rounds": 1},
+        "data": {"name": "leaf", "root": str(tmp_path)},
+        "partition": {"name": "natural"},
+        "method": {"name": "fedavg"},
+    }
+    assert [len(train) for train in protofed.run(table).state.members.train] == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("users", "message"),
+    [
+        ({"f_0": ([[1.0]], [0.5])}, "user f_0 has a label that is not a whole number"),
+        ({"f_0": ([[1.0]], [0, 1])}, "user f_0 has 1 inputs and 2 labels"),
+        ({"f_0": ([], [])}, "no user in .*train has an example"),
+        (None, r"there is no .json file in .*train\. Set data.root"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_leaf_is_said(users, message, tmp_path):
+    if users:
+        leaf_file(tmp_path, "train", users)
+    leaf_file(tmp_path, "test", {"f_0": ([[1.0]], [0])})
+    with pytest.raises(UserError, match=message):
+        SOURCES["leaf"](str(tmp_path))
+
+
+# The test set among the training examples
+
+
+def test_merged_every_client_is_tested_on_a_fifth_of_its_share_of_all_examples():
+    words = ["data.clients=5", "partition.name=iid", "eval.test=merged"]
+    members = Members.of(Config.load(None, words))
+    assert sum(map(len, members.train)) + sum(map(len, members.test)) == 1_442 + 355
+    for train, test in zip(members.train, members.test, strict=True):
+        assert len(test) / (len(train) + len(test)) == pytest.approx(0.2, abs=10 / 359)  # rounded down per class
+        assert not set(train.index.tolist()) & set(test.index.tolist())
+    (balanced,) = members.balanced
+    assert balanced.index.tolist() == [row for test in members.test for row in test.index.tolist()]
+    plain = SOURCES["digits"]("")
+    merged = plain.with_test_set_in_training_set()
+    assert torch.equal(merged.train.labels, torch.cat([plain.train.labels, plain.test.labels]))
+    assert torch.equal(merged.train.x[-1], plain.test.x[plain.test.index[-1]])
+
+
+def test_merged_keeps_the_origin_of_the_examples():
+    plain = SOURCES["synthetic"]("")
+    merged = plain.with_test_set_in_training_set()
+    assert plain.train_group is not None
+    assert plain.test_group is not None
+    assert merged.train_group is not None
+    assert merged.train_group.tolist() == [*plain.train_group.tolist(), *plain.test_group.tolist()]
+    assert len(merged.test) == 0
+
+
 # Looking at data
 
 
@@ -319,7 +434,8 @@ def test_a_picture_of_who_holds_what(clients, command, tmp_path):  # noqa: F811
     words = ("--set", f"data.clients={clients}", "--set", "partition.name=power_law", "--set", "partition.smallest=0")
     code, out, _ = command("data", "show", *words, "--out", "p.png")
     assert code == 0
-    assert "Written to p.png." in out
+    assert "training examples, 1,442 in all (mean" in out
+    assert "355 test examples. Written to p.png." in out
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert "already exists" in command("data", "show", "--out", "p.png")[2]
     assert "must end in .png, .svg or .pdf" in command("data", "show", "--out", "p.doc")[2]

@@ -39,6 +39,7 @@ def show(
     ),
 ) -> None:
     """Draw the partition of an experiment: how many examples of each class each client holds."""
+    from protofed.data.summary import size_statistics
     from protofed.experiment.config import Config
     from protofed.experiment.folder import must_be_new
     from protofed.experiment.members import Members
@@ -51,5 +52,9 @@ def show(
     members = Members.of(config)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_holdings(members, f"{members.title}, {config.partition_name}", out)
-    sizes = [len(train) for train in members.train]
-    print(f"{len(sizes)} clients with {min(sizes):,} to {max(sizes):,} training examples. Written to {out}.")
+    about = size_statistics([len(train) for train in members.train])
+    print(
+        f"{about['clients']:,} clients with {about['smallest']:,} to {about['largest']:,} training examples, "
+        f"{about['examples']:,} in all (mean {about['mean']:.1f}, standard deviation {about['std']:.1f}), and "
+        f"{sum(map(len, members.test)):,} test examples. Written to {out}."
+    )

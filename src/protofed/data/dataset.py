@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from protofed.data.partitions.base import Labels, stratified_share
 from protofed.draws import random_state
@@ -72,6 +73,16 @@ class Dataset:
         chosen = np.sort(random_state(seed, "limit").permutation(len(self.train))[:count])
         groups = None if self.train_group is None else self.train_group[chosen]
         return replace(self, train=self.train.subset(chosen), train_group=groups)
+
+    def with_test_set_in_training_set(self) -> Dataset:
+        """This dataset with all examples in its training set, those of the test set last, and an empty test set."""
+        pairs = ((self.train.x, self.test.x), (self.train.y, self.test.y))
+        x, y = (torch.cat([train[self.train.index], test[self.test.index]]) for train, test in pairs)
+        train, nothing = replace(self.train, x=x, y=y, index=torch.arange(len(y))), np.zeros(0, dtype=np.int64)
+        merged = replace(self, train=train, test=train.subset(nothing))
+        if self.train_group is None or self.test_group is None:
+            return merged
+        return replace(merged, train_group=np.concatenate([self.train_group, self.test_group]), test_group=nothing)
 
     def partition_labels(self) -> Labels:
         """The labels and groups of all examples, from which a partition divides the dataset."""

@@ -22,6 +22,30 @@ def synthetic(folder: Path, phi1: float = 1.0, phi2: float = 1.0, clients: int =
     """
     draw = random_state("synthetic", stream)
     sizes = 50 + draw.lognormal(4, 2, clients).astype(np.int64)
+    return _logistic_models("synthetic", sizes, phi1, phi2, draw)
+
+
+_FEDPROX_TEST_SIZES = (
+    *(8, 18, 9, 17, 16, 50, 14, 9, 6, 19),
+    *(17, 6, 9, 6, 7, 662, 6, 13, 7, 12),
+    *(8, 5, 6, 44, 6, 14, 31, 45, 8, 6),
+)
+"""The test examples of each client in the file synthetic_1_1 that FedProx's authors published: a tenth, rounded up."""
+
+
+def fedprox_synthetic(folder: Path, name: str, alpha: float, beta: float) -> Dataset:
+    """FedProx's synthetic(alpha, beta): the law of `synthetic` with u_k ~ N(0, alpha^2) and B_k ~ N(0, beta^2).
+
+    Clients have the sizes of the authors' published synthetic_1_1, up to five examples. The authors' draws cannot be
+    repeated, as their generator has no seed. Ours are the first of draws 0, 1, ... in which, with alpha = beta = 1,
+    59 % of the examples have the most frequent class of their client, as in the published test file.
+    """
+    sizes = 10 * np.array(_FEDPROX_TEST_SIZES) - 5
+    return _logistic_models(name, sizes, alpha**2, beta**2, random_state("synthetic_1_1", "5"))
+
+
+def _logistic_models(name: str, sizes: np.ndarray, phi1: float, phi2: float, draw: np.random.RandomState) -> Dataset:
+    """The examples of clients with these sizes, by the law of `synthetic`."""
     deviations = np.arange(1, 61) ** -0.6
     xs, ys = [], []
     for size in sizes:
@@ -30,10 +54,10 @@ def synthetic(folder: Path, phi1: float = 1.0, phi2: float = 1.0, clients: int =
         x = draw.normal(draw.normal(input_mean, 1, 60), deviations, (size, 60))
         xs.append(x.astype(np.float32))
         ys.append((x @ weights.T + bias).argmax(1))
-    group = np.repeat(np.arange(clients), sizes)
-    names = tuple(f"client {number}" for number in range(clients))
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    names = tuple(f"client {number}" for number in range(len(sizes)))
     return split_off_test_set(
-        "synthetic", np.concatenate(xs), np.concatenate(ys), group, names, tuple(range(10)), {}, "generated"
+        name, np.concatenate(xs), np.concatenate(ys), group, names, tuple(range(10)), {}, "generated"
     )
 
 

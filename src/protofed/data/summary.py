@@ -1,7 +1,8 @@
-"""A summary of a dataset, as numbers and as text, for `protofed data info`."""
+"""Summaries of a dataset and of the sizes of clients, for `protofed data info` and `protofed data show`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,3 +61,19 @@ def summary_text(data: Dataset) -> str:
             f"{len(data.groups)} groups (for partitions by_domain and natural), training/test examples: {sizes}",
         ]
     return "\n".join(lines)
+
+
+def size_statistics(sizes: Sequence[int]) -> dict[str, float]:
+    """Clients, examples, and the smallest, largest, mean and population standard deviation of the clients' sizes.
+
+    >>> size_statistics([10, 30])
+    {'clients': 2, 'examples': 40, 'smallest': 10, 'largest': 30, 'mean': 20.0, 'std': 10.0}
+    """
+    return {
+        "clients": len(sizes),
+        "examples": sum(sizes),
+        "smallest": min(sizes),
+        "largest": max(sizes),
+        "mean": float(np.mean(sizes)),
+        "std": float(np.std(sizes)),
+    }

@@ -58,6 +58,7 @@ class Members:
             )
         data = encode_dataset(SOURCES[config.data.name](config.data.root), config.data, say)
         data = data.from_domains(config.data.domains) if config.data.domains else data
+        data = data.with_test_set_in_training_set() if config.eval.test == "merged" else data
         data = data.limited(config.data.limit, config.run.seed) if config.data.limit else data
         holdings = config.partition.split(data.partition_labels(), config.data.clients, config.run.seed)
         parts = tuple(
@@ -68,6 +69,8 @@ class Members:
         test = [(data.train if part.own else data.test).subset(part.test) for part in parts]
         validation = [data.train.subset(part.validation) for part in parts] if config.eval.validation else []
         balanced: tuple[Examples, ...] = (data.test,)
+        if config.eval.test == "merged":  # there is no other test set than those of the clients
+            balanced = (replace(data.train, index=torch.cat([examples.index for examples in test])),)
         statistics = data.normalise if config.data.normalise == "dataset" else config.data.normalise
         if statistics != "constants":
             if statistics == "client":
@@ -80,7 +83,7 @@ class Members:
                 for sets in (train, test, validation)
             )
             # by client: the test set of each client, with the client's constants
-            balanced = tuple(test) if statistics == "client" else (data.test.normalised_like(constants[0]),)
+            balanced = tuple(test) if statistics == "client" else (balanced[0].normalised_like(constants[0]),)
         nets, notes = load_net_weights(config, build_nets(config, [data.train.shape] * len(parts), data.classes))
         return cls(
             data.name,
@@ -223,7 +226,7 @@ def dataset_title(dataset: str, remark: str) -> str:
 
 def _hold_out(part: Holding, labels: np.ndarray, evaluation: EvalSection, seed: int, client: int) -> Holding:
     """A client's part, with a test set and a validation set taken from its training examples if [eval] says so."""
-    if evaluation.test == "own" and not part.own:
+    if evaluation.test != "dataset" and not part.own:
         held_out = stratified_share(labels[part.train], 0.2, random_state(seed, "own test", client))
         part = part._replace(train=part.train[~held_out], test=part.train[held_out], own=True)
     if evaluation.validation and not len(part.validation):

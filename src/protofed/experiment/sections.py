@@ -89,8 +89,8 @@ class DataSection:
 class EvalSection:
     """The [eval] section: how clients are tested."""
 
-    test: Literal["dataset", "own"] = "dataset"
-    """dataset: clients are tested on their part of the dataset's test set; own: on a held-out fifth of their own"""
+    test: Literal["dataset", "own", "merged"] = "dataset"
+    """dataset: a client tests on its part of the test set; own: on a fifth of its own; merged: own, of all examples"""
     validation: Annotated[float, Ge(0), Lt(1)] = 0.0
     """fraction of its training examples that every client sets aside to choose the best round"""
     personal: bool = False

@@ -7,12 +7,13 @@ sizes or the origins of the clients' data.
 from protofed.data.partitions.base import Partition
 from protofed.data.partitions.by_class import Dirichlet, NWay, Shards
 from protofed.data.partitions.by_origin import ByDomain, FromFile, Natural
-from protofed.data.partitions.by_size import DirichletPowerLaw, Iid, Pooled, PowerLaw
+from protofed.data.partitions.by_size import DirichletPowerLaw, FedProxPowerLaw, Iid, Pooled, PowerLaw
 
 PARTITIONS: dict[str, type[Partition]] = {
     "by_domain": ByDomain,
     "dirichlet": Dirichlet,
     "dirichlet_power_law": DirichletPowerLaw,
+    "fedprox_power_law": FedProxPowerLaw,
     "file": FromFile,
     "iid": Iid,
     "natural": Natural,

@@ -14,6 +14,7 @@ from protofed.data.partitions.base import (
     Labels,
     assign_classes,
     deal_holdings,
+    require_classes,
     require_examples,
 )
 from protofed.draws import random_state
@@ -59,17 +60,38 @@ class PowerLaw:
         draw = random_state(seed, "partition", "power_law")
         assigned = assign_classes(self.ways or labels.classes, labels.classes, clients, draw)
         counts = np.bincount(labels.train, minlength=labels.classes)
-        needed = assigned.sum(1) * self.smallest
-        for label in np.flatnonzero(needed > counts):
-            raise UserError(
-                f"partition.smallest: got {self.smallest}, but class {label} has {counts[label]:,} training examples "
-                f"for the {assigned[label].sum():.0f} clients that have it. "
-                f"Use {int(counts[label] // assigned[label].sum())} or less, or fewer clients."
-            )
+        rest = _remaining(counts, assigned > 0, self.smallest)
         weights = assigned * draw.lognormal(0, self.sigma, clients)
         sizes = self.smallest * assigned.astype(np.int64)  # [classes, clients]
         for label in np.flatnonzero(assigned.any(1)):
-            sizes[label] += _round_to_sum((counts[label] - needed[label]) * weights[label] / weights[label].sum())
+            sizes[label] += _round_to_sum(rest[label] * weights[label] / weights[label].sum())
+        return deal_holdings(labels, sizes / np.maximum(counts, 1)[:, None], draw)
+
+
+@dataclass(frozen=True)
+class FedProxPowerLaw:
+    """FedProx's MNIST: client k has `ways` classes from class k on, with a log-normal size per client and class."""
+
+    ways: Annotated[int, Ge(1)] = 2
+    """number of classes per client: k, k + 1, ..., modulo the number of classes"""
+    sigma: Annotated[float, Ge(0)] = 2.0
+    """σ of the log-normal weights by which each class is divided, one weight per client and class; 0: evenly"""
+    smallest: Annotated[int, Ge(0)] = 5
+    """training examples that each client has of each of its classes before the rest is divided"""
+
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
+        clients = clients or DEFAULT_CLIENTS
+        draw = random_state(seed, "partition", "fedprox_power_law")
+        require_classes(self.ways, labels.classes)
+        weights = np.zeros((labels.classes, clients))
+        for way in range(self.ways):
+            weights[(np.arange(clients) + way) % labels.classes, np.arange(clients)] = draw.lognormal(
+                0, self.sigma, clients
+            )
+        counts = np.bincount(labels.train, minlength=labels.classes)
+        rest = _remaining(counts, weights > 0, self.smallest)
+        total = np.maximum(weights.sum(1, keepdims=True), 1e-300)  # a class without clients has weights of 0
+        sizes = self.smallest * (weights > 0) + np.floor(rest[:, None] * weights / total)  # as published: rounded down
         return deal_holdings(labels, sizes / np.maximum(counts, 1)[:, None], draw)
 
 
@@ -101,6 +123,18 @@ class DirichletPowerLaw:
                 left -= taken
                 size -= taken.sum()
         return deal_holdings(labels, counts / np.maximum(total, 1)[:, None], draw)
+
+
+def _remaining(counts: np.ndarray, has_class: np.ndarray, smallest: int) -> np.ndarray:
+    """Examples per class that remain when each client has `smallest` of each of its classes [classes, clients]."""
+    holders = has_class.sum(1)
+    for label in np.flatnonzero(holders * smallest > counts):
+        raise UserError(
+            f"partition.smallest: got {smallest}, but class {label} has {counts[label]:,} training examples "
+            f"for the {holders[label]} clients that have it. "
+            f"Use {counts[label] // holders[label]} or less, or fewer clients."
+        )
+    return np.asarray(counts - holders * smallest)
 
 
 def _round_to_sum(values: np.ndarray) -> np.ndarray:
