@@ -13,10 +13,12 @@ import protofed
 from protofed.core import cross_entropy
 from protofed.errors import UserError
 from protofed.experiment.folder import Folder
+from protofed.measures.correlation import pearson
 from protofed.measures.discrepancy import gradient_dissimilarity
 from protofed.measures.evenness import evenness
 from protofed.measures.geometry import cosine_similarities, drift, scatter
-from protofed.measures.on_demand import MEASURES, evenly_spaced_rows, measure
+from protofed.measures.of_features import evenly_spaced_rows, model_prototypes
+from protofed.measures.on_demand import MEASURES, measure
 from protofed.methods.parts.margins import aggregate_mean_margin
 from test_cli import protofed as command  # noqa: F401
 
@@ -184,6 +186,50 @@ def test_discrepancy_on_the_command_line(runs, asked):
     assert rows == measure(runs("fedproto"), ["discrepancy"], beside=runs("fedavg"))["discrepancy"].rows
 
 
+def test_ffd_is_the_share_by_which_the_discrepancy_is_smaller_than_the_baselines(runs, asked):
+    central, baseline = str(runs("fedproto").folder), str(runs("fednh").folder)
+    rows = asked("fedavg", "discrepancy", "--beside", central, "--baseline", baseline)
+    assert rows["clients"]["mmd"] == asked("fedavg", "discrepancy", "--beside", central)["clients"]["mmd"]
+    assert rows["baseline"]["mmd"] == asked("fednh", "discrepancy", "--beside", central)["clients"]["mmd"]
+    expected = 100 * (1 - rows["clients"]["mmd"] / rows["baseline"]["mmd"])
+    assert rows["clients"]["ffd"] == pytest.approx(expected)
+
+
+def test_model_margins_are_distances_between_the_prototypes_of_the_shared_model(runs, asked):
+    state = runs("fedavg").state
+    net, params, train = state.members.nets[0], state.server.params, state.members.train
+    z, y = (torch.cat(parts) for parts in zip(*(net.features(params, part) for part in train), strict=True))
+    means = torch.stack([z[y == label].mean(0) for label in y.unique()])
+    apart = torch.cdist(means, means)
+    expected = float(apart.sum() / (len(means) * (len(means) - 1)))
+    rows = asked("fedavg", "model_margins")
+    assert rows["all clients"] == {"between": pytest.approx(expected, rel=1e-5), "letter": 1.0}
+    last = [train[client] for client in runs("fedavg").rounds[-1]["clients"]]
+    of_last = model_prototypes(net, params, last)
+    assert of_last.support.sum() == sum(map(len, last))
+    assert rows["clients of the last round"]["between"] == pytest.approx(aggregate_mean_margin(of_last))
+
+
+def test_pearson_by_hand():
+    """Deviations (-1, 0, 1) and (-2, 1, 1): 3 / sqrt(2 * 6); with three pairs p = 1 - 2 / pi * asin(rho)."""
+    found = pearson([1.0, 2.0, 3.0], [1.0, 4.0, 4.0])
+    assert found.rho == pytest.approx(3 / 12**0.5)
+    assert found.p_value == pytest.approx(1 - 2 / math.pi * math.asin(3 / 12**0.5))
+    assert math.isnan(pearson([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]).rho)
+    assert math.isnan(pearson([1.0, 2.0], [1.0, 3.0]).rho)
+    with pytest.raises(ValueError, match="got 2 and 3 figures"):
+        pearson([1.0, 2.0], [1.0, 2.0, 3.0])
+
+
+def test_pearson_of_the_printed_tables_2_and_4_of_prototype_guided_fl():
+    """FedAvg, FedProx and FedProto on synthetic data, MNIST, FEMNIST and CelebA; then the four central models."""
+    margins = [0.45, 0.48, 0.63, 2.38, 2.14, 2.49, 1.15, 1.14, 1.51, 0.34, 0.47, 0.48]
+    accuracies = [72.3, 74.8, 78.7, 88.8, 91.7, 93.3, 75.1, 81.1, 82.5, 86.2, 86.4, 87.8]
+    assert pearson(margins, accuracies) == pytest.approx((0.594, 0.042, 12), abs=5e-4)
+    central = ([0.60, 8.68, 3.61, 0.48], [78.5, 99.0, 99.4, 92.6])
+    assert pearson(margins + central[0], accuracies + central[1]) == pytest.approx((0.648, 0.0067, 16), abs=5e-4)
+
+
 def test_tables_for_people(runs, command):  # noqa: F811
     code, out, err = command("measure", str(runs("fedproto").folder))
     assert (code, err) == (0, "")
@@ -208,7 +254,7 @@ def test_the_help_names_every_measure(command):  # noqa: F811
         (
             "fedavg",
             ["--what", "drfit"],
-            'There is no measure "drfit". Did you mean "drift"? Known: classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, objective, scatter, similarity.',
+            'There is no measure "drfit". Did you mean "drift"? Known: classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, model_margins, objective, scatter, similarity.',
         ),
         (
             "fedavg",
@@ -229,6 +275,11 @@ def test_the_help_names_every_measure(command):  # noqa: F811
             "fedavg",
             ["--beside", "FOLDER"],
             "--beside: only discrepancy compares two runs. Add --what discrepancy.",
+        ),
+        (
+            "fedavg",
+            ["--baseline", "FOLDER"],
+            "--baseline: only discrepancy has a baseline. Add --what discrepancy --beside DIR.",
         ),
         ("fedavg", ["--client", "4"], "There is no client 4; clients are numbered from 0 to 3."),
         (

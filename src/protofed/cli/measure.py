@@ -24,8 +24,9 @@ def measure_command(
         option(
             "--what",
             metavar="NAME",
-            help="classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, objective, "
-            "scatter or similarity. For several, repeat --what or use commas. Default: fairness, classification, cost.",
+            help="classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, model_margins, "
+            "objective, scatter or similarity. For several, repeat --what or use commas. Default: fairness, "
+            "classification, cost.",
         ),
     ] = None,
     client: Annotated[
@@ -37,6 +38,12 @@ def measure_command(
     ] = 0.9,
     beside: Annotated[
         Optional[Path], option("--beside", metavar="DIR", help="For discrepancy: the run to compare with.")
+    ] = None,
+    baseline: Annotated[
+        Optional[Path],
+        option(
+            "--baseline", metavar="DIR", help="For discrepancy: also show how much nearer than this run it is (FFD)."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +65,7 @@ def measure_command(
         client=client,
         accuracy=accuracy,
         beside=Result.load(beside) if beside else None,
+        baseline=Result.load(baseline) if baseline else None,
     )
     if as_json:
         as_dicts = {name: measurement._asdict() for name, measurement in measurements.items()}

@@ -72,18 +72,22 @@ def gradient_dissimilarity(
     """
     logits = answer or (lambda params, x: net(params, x)[1])
     names = sorted(name for name in params if net.trains(name, params[name]))
-    gradients, sizes = [], []
+    size = sum(params[name].numel() for name in names)
+    mean, central = torch.zeros(size, dtype=torch.double), torch.zeros(size, dtype=torch.double)
+    spread, number, examples = 0.0, 0, sum(map(len, parts))
     for part in parts:
         if not len(part):
             continue
-        gradient = torch.zeros(sum(params[name].numel() for name in names), dtype=torch.double)
+        gradient = torch.zeros(size, dtype=torch.double)
         for x, y in part.batches(EVALUATION_BATCH):
             trainable = {name: params[name].detach().requires_grad_() for name in names}
             value = loss(logits({**params, **trainable}, x), Batch.of(x, y))
             grads = torch.autograd.grad(value, list(trainable.values()), allow_unused=True, materialize_grads=True)
             gradient += torch.cat([grad.flatten() for grad in grads]).double() * len(y) / len(part)
-        gradients.append(gradient)
-        sizes.append(len(part))
-    stacked, weights = torch.stack(gradients), torch.tensor(sizes, dtype=torch.double)
-    central = (weights / weights.sum()) @ stacked
-    return float((stacked - central).square().sum(1).mean())
+        # Welford: `spread` is the sum of squared distances to the plain mean. Not all gradients fit into memory.
+        number += 1
+        step = gradient - mean
+        mean += step / number
+        spread += float(step @ (gradient - mean))
+        central += gradient * len(part) / examples
+    return spread / number + float((mean - central).square().sum())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from protofed.core import Scores, cross_entropy
+from protofed.core import Scores
 from protofed.engines.scoring import hit, predicted, with_input_shape
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
@@ -18,17 +17,13 @@ from protofed.examples import Examples
 from protofed.experiment.results import Result
 from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1
 from protofed.measures.cost import cost_of_rounds, cost_until
-from protofed.measures.discrepancy import bandwidth, gradient_dissimilarity, mean_mmd
 from protofed.measures.evenness import evenness
 from protofed.measures.geometry import centres, cosine_similarities, drift, scatter
 from protofed.measures.objective import measure_objective
+from protofed.measures.of_features import mean_margins, measure_discrepancy, measure_gradients, measure_model_margins
 from protofed.measures.question import Measurement, Question, Rows
-from protofed.methods.parts.margins import aggregate_mean_margin, other_class_distances, semantic_margins
+from protofed.methods.parts.margins import other_class_distances, semantic_margins
 from protofed.net import EVALUATION_BATCH
-from protofed.prototypes import Prototypes
-
-_FEATURES_PER_CLIENT, _FEATURES_OF_OTHER_RUN = 500, 1000
-"""The largest numbers of features that `discrepancy` compares."""
 
 
 @torch.no_grad()
@@ -147,22 +142,14 @@ def _measure_margins(question: Question) -> Measurement:
         (prototypes.support[:, 0] > 0).tolist(),
         strict=True,
     )
-    rows: Rows = {"mean": _both_readings(prototypes)}
+    rows: Rows = {"mean": mean_margins(prototypes)}
     rows |= {f"class {label}": {"between": far, "letter": mu} for label, far, mu, exists in per_class if exists}
-    rows |= {f"round {number}": _both_readings(centres(traced)) for number, traced in question.trace}
+    rows |= {f"round {number}": mean_margins(centres(traced)) for number, traced in question.trace}
     return Measurement(
         "The aggregate mean margin of the server's prototypes: `between` is the mean distance to the prototypes of the "
         "other classes, `letter` is Eq. (15) to the letter; overall, per class, and per round in trace/.",
         rows,
     )
-
-
-def _both_readings(prototypes: Prototypes) -> dict[str, float]:
-    """The aggregate mean margin in both readings of Eq. (15)."""
-    return {
-        "between": aggregate_mean_margin(prototypes, "between"),
-        "letter": aggregate_mean_margin(prototypes, "letter"),
-    }
 
 
 def _measure_drift(question: Question) -> Measurement:
@@ -198,70 +185,16 @@ def _measure_cost(question: Question) -> Measurement:
     )
 
 
-def _measure_gradients(question: Question) -> Measurement:
-    state = question.state
-    method, members = state.config.method, state.members
-    kept, down = state.kept[0], method.broadcast(state.server, 0)
-    params = method.receive(kept, down)
-    for client in range(1, len(members)):
-        other = method.receive(state.kept[client], method.broadcast(state.server, client))
-        if params.keys() != other.keys() or not all(torch.equal(params[name], other[name]) for name in params):
-            raise UserError(
-                "gradients needs one model that all clients share, but the clients of "
-                f"{state.config.method_name} have different ones. Use a method that shares all weights, such as fedavg."
-            )
-    net = members.nets[0]
-    dissimilarity = gradient_dissimilarity(
-        net, params, members.train, cross_entropy, lambda params, x: method.predict(net, params, x, down, kept)["head"]
-    )
-    num_clients = sum(len(train) > 0 for train in members.train)
-    return Measurement(
-        "The mean over clients of ||grad L_k - grad L||^2 at the shared model, on their training examples.",
-        {"shared model": {"dissimilarity": dissimilarity, "clients": num_clients}},
-    )
-
-
-def _client_features(question: Question) -> list[Tensor]:
-    """Per client the embeddings of its training examples by its own model; of many examples, evenly spaced ones."""
-    features = []
-    for client, model in question.models():
-        model.must_be_finite()
-        z, _ = model.net.features(model.params, question.state.members.train[client])
-        features.append(evenly_spaced_rows(z, _FEATURES_PER_CLIENT))
-    return features
-
-
-def evenly_spaced_rows(z: Tensor, limit: int) -> Tensor:
-    """At most `limit` rows of z, evenly spaced because the rows may be sorted by class."""
-    return z if len(z) <= limit else z[torch.arange(limit) * len(z) // limit]
-
-
-def _measure_discrepancy(question: Question) -> Measurement:
-    if question.other_run is None:
-        raise UserError("discrepancy compares the features of two runs. Give the other run with --beside DIR.")
-    features = _client_features(replace(question, client=None))
-    other_features = _client_features(Question(question.other_run))
-    dims, other_dims = (sorted({z.shape[1] for z in parts}) for parts in (features, other_features))
-    if len({*dims, *other_dims}) > 1:
-        raise UserError(f"The embeddings have {dims} and {other_dims} dimensions. Use two runs with the same net.dim.")
-    central = evenly_spaced_rows(torch.cat(other_features), _FEATURES_OF_OTHER_RUN)
-    width = bandwidth(central)
-    return Measurement(
-        "The mean over clients of the MMD (Gaussian kernel) between their features and those of "
-        f"{question.other_run.folder or 'the other run'}, on training examples.",
-        {"clients": {"mmd": mean_mmd(features, central, width), "width": width}},
-    )
-
-
 MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "classification": _measure_classification,
     "confusion": _measure_confusion,
     "cost": _measure_cost,
-    "discrepancy": _measure_discrepancy,
+    "discrepancy": measure_discrepancy,
     "drift": _measure_drift,
     "fairness": _measure_fairness,
-    "gradients": _measure_gradients,
+    "gradients": measure_gradients,
     "margins": _measure_margins,
+    "model_margins": measure_model_margins,
     "objective": measure_objective,
     "scatter": _measure_scatter,
     "similarity": _measure_similarity,
@@ -278,11 +211,13 @@ def measure(
     client: int | None = None,
     accuracy: float = 0.9,
     beside: Result | None = None,
+    baseline: Result | None = None,
 ) -> dict[str, Measurement]:
     """Measure a finished run.
 
     `what`: names in `MEASURES`. `client`: only this client, for measures per client. `accuracy`: the accuracy until
-    which `cost` is summed. `beside`: the run that `discrepancy` compares with.
+    which `cost` is summed. `beside`: the run that `discrepancy` compares with. `baseline`: the run of another method,
+    for how much nearer to `beside` the features are than those of the baseline.
     """
     for name in what:
         if name not in MEASURES:
@@ -291,6 +226,8 @@ def measure(
         raise UserError(f"--client {client}: only {', '.join(_PER_CLIENT)} can be measured for a single client.")
     if beside is not None and "discrepancy" not in what:
         raise UserError("--beside: only discrepancy compares two runs. Add --what discrepancy.")
-    question = Question(result, client, accuracy, other_run=beside)
+    if baseline is not None and beside is None:
+        raise UserError("--baseline: only discrepancy has a baseline. Add --what discrepancy --beside DIR.")
+    question = Question(result, client, accuracy, other_run=beside, baseline=baseline)
     with one_thread():
         return {name: MEASURES[name](question) for name in dict.fromkeys(what)}

@@ -35,6 +35,7 @@ class Question:
     client: int | None = None  # measure only this client; None: all
     accuracy: float = 0.9  # the accuracy until which `cost` is summed
     other_run: Result | None = None  # the run that `discrepancy` compares with
+    baseline: Result | None = None  # the run that is to be farther from `other_run`, for FFD
 
     @cached_property
     def state(self) -> State:
