@@ -53,6 +53,7 @@ def test_stacks_are_the_loop_whatever_the_training(optimiser, drop_last):
         "clip": 0.5,
         "epochs": 3,
         "decay": 0.7,
+        "decay_rounds": 3,
     }
     same(Stacked, config("fedproto", rounds=3, train=training), federation(nets=[net(dropout=0.4)] * 6))
 

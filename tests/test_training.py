@@ -104,6 +104,14 @@ def test_learning_rate_decays_by_round():
     assert [TrainSection(lr=1.0, decay=0.5).rate(round) for round in range(3)] == [1, 0.5, 0.25]
 
 
+def test_learning_rate_decays_by_a_polynomial_and_keeps_its_last_value():
+    rates = [TrainSection(lr=2.0, decay_rounds=4, decay_power=2.0).rate(round) for round in range(6)]
+    assert rates == pytest.approx([2, 2 * 9 / 16, 2 * 4 / 16, 2 / 16, 2 / 16, 2 / 16])
+    assert TrainSection(lr=1.0, decay_rounds=440).rate(220) == pytest.approx(0.5**0.9)
+    both = TrainSection(lr=1.0, decay=0.5, decay_rounds=2, decay_power=1.0)
+    assert [both.rate(round) for round in range(3)] == [1, 0.25, 0.125]
+
+
 def one(phases: list[Phase], data=None, method=None, **options: object):
     where = site(**options)
     start = where.net.init(generator("start"))

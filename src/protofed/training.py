@@ -55,6 +55,10 @@ class TrainSection:
     """momentum of sgd; adam ignores it"""
     decay: Annotated[float, Gt(0), Le(1)] = 1.0
     """the learning rate of round t = 0, 1, ... is lr * decay^t"""
+    decay_rounds: Annotated[int, Ge(0)] = 0
+    """number of rounds T in which the rate also falls by (1 - t/T)^decay_power, constant after round T - 1; 0: none"""
+    decay_power: Annotated[float, Gt(0)] = 0.9
+    """power of the polynomial decay of decay_rounds"""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """L2 penalty: the gradient of each weight is increased by this number times the weight"""
     clip: Annotated[float, Ge(0)] = 0.0
@@ -66,7 +70,11 @@ class TrainSection:
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
-        return self.lr * self.decay**round
+        exponential = self.lr * self.decay**round
+        if not self.decay_rounds:
+            return exponential
+        last = self.decay_rounds - 1
+        return exponential * float((1 - min(round, last) / self.decay_rounds) ** self.decay_power)
 
 
 def batch_schedule(
