@@ -18,7 +18,7 @@ from protofed.methods.fedatt import FedAtt
 from protofed.methods.fedper import FedPer
 from protofed.methods.fedprox import FedProx
 from protofed.methods.fedrep import FedRep
-from protofed.methods.fesem import Centres, FeSEM
+from protofed.methods.fesem import Centres, FeSEM, WeightsAndClasses
 from protofed.net import Net, selected
 from protofed.nets.cnn import Cnn
 from protofed.training import take_part
@@ -73,6 +73,18 @@ def test_fedprox_without_mu_is_fedavg():
     same(
         everything(played(config("fedprox", method={"mu": 0.0}), federation())),
         everything(played(config("fedavg"), federation())),
+    )
+
+
+def test_fedprox_with_a_constant_term_logs_it_and_is_fedavg():
+    runner = played(config("fedprox", method={"mu": 50.0, "term": "constant"}), federation())
+    average = played(config("fedavg"), federation())
+    same(everything(runner), everything(average))
+    assert all(row["loss"]["proximal"] > 0 for row in runner.rounds)
+    assert [row["loss"]["supervised"] for row in runner.rounds] == [row["loss"]["supervised"] for row in average.rounds]
+    assert not torch.equal(
+        played(config("fedprox", method={"mu": 5.0}), federation()).server.params["head.bias"],
+        average.server.params["head.bias"],
     )
 
 
@@ -244,6 +256,35 @@ def test_fesem_counts_no_statistics_as_weights():
     server = Centres({"0": centres[0], "1": centres[1]}, torch.tensor([1]))
     after = FeSEM(centres=2).aggregate(SITE, server, uploads(Weights(counted)))
     assert after.member.tolist() == [1]
+
+
+def test_fesem_by_number_of_classes():
+    """1, 2, 3 and 6 classes: the mean is 3, which belongs to the second group."""
+    server = Centres({"0": weights(7.0).params, "1": weights(8.0).params}, torch.zeros(5, dtype=torch.long))
+    sent = uploads(weights(1.0), weights(3.0), weights(4.0), weights(10.0), sizes=(3, 1, 1, 2))
+    sent = [
+        upload._replace(message=WeightsAndClasses(upload.message.params, torch.tensor([float(count)])))
+        for upload, count in zip(sent, (1, 2, 3, 6), strict=True)
+    ]
+    after = FeSEM(assign="classes", weights="equal").aggregate(SITE, server, sent)
+    assert after.member.tolist() == [0, 0, 1, 1, 0]  # client 4 has sent nothing and stays
+    assert [after.models[k]["body.w"].item() for k in "01"] == [2, 7]
+    by_size = FeSEM(assign="classes").aggregate(SITE, server, sent)
+    assert [by_size.models[k]["body.w"].item() for k in "01"] == [1.5, 8]  # (3 * 1 + 3) / 4, (4 + 2 * 10) / 3
+    alone = FeSEM(assign="classes").aggregate(SITE, server, sent[:1])
+    assert alone.member.tolist() == [1, 0, 0, 0, 0]  # it has the mean, its own number
+    assert alone.models["0"]["body.w"].item() == 7
+
+
+def test_fesem_by_number_of_classes_runs_with_two_models():
+    runner = played(config("fesem", method={"assign": "classes"}), federation())
+    assert sorted(runner.server.models) == ["0", "1"]
+    # 3, 2, 1, 0, 1 and 2 classes: the mean is 1.5
+    assert runner.server.member.tolist() == [1, 1, 0, 0, 0, 1]
+    sent, plain = (
+        played(config("fesem", 1, method=own), federation()).rounds[0] for own in ({"assign": "classes"}, {})
+    )
+    assert sent["up_params"] == plain["up_params"] + 6
 
 
 def test_fesem_with_one_centre_is_fedavg():

@@ -113,6 +113,9 @@ OPTIONS = [
     ("fedrod", {"personal": "after"}),
     ("fedbabu", {"tune_from": "client"}),
     ("fesem", {"centres": 2}),
+    ("fesem", {"assign": "classes"}),
+    ("fedprox", {"term": "constant"}),
+    ("fedproto", {"send": "own", "outputs": "own"}),
     ("creff", {"head_batch": 0, "head_start": "averaged"}),
     ("fedatt", {"norm": "frobenius"}),
 ]

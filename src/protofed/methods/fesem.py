@@ -21,20 +21,30 @@ class Centres(NamedTuple):
     member: Tensor  # [clients]: the number of each client's model
 
 
+class WeightsAndClasses(NamedTuple):
+    """The message to the server: a model, and with `assign = "classes"` how many classes the client has."""
+
+    params: Params
+    num_classes: Tensor  # [1], or [0] if it is not sent
+
+
 @dataclass(frozen=True)
-class FeSEM(Method[Centres, Weights, Weights, Nothing]):
+class FeSEM(Method[Centres, Weights, WeightsAndClasses, Nothing]):
     """Several shared models; every client trains the one nearest to its weights."""
 
     needs: ClassVar[Needs] = "equal nets"
 
     centres: Annotated[int, Ge(1)] = 3
-    """K: number of models. The papers do not give it. 1 is FedAvg."""
+    """K: number of models. The papers do not give it. 1 is FedAvg. With `assign = "classes"` there are always 2."""
+    assign: Literal["nearest", "classes"] = "nearest"
+    """Each client's centre: the `nearest` to its weights, or by its number of `classes` (the code of FedProto's
+    authors): the first centre for fewer classes than the mean of the round's clients, else the second."""
     weights: Literal["size", "equal"] = "size"
     """Weights of a centre's clients in its mean: by their training examples (`size`), or `equal`."""
 
     def start(self, site: Site) -> Centres:
         """All centres start as the same model, and every client belongs to the first."""
-        models = {str(k): site.fresh_params() for k in range(self.centres)}
+        models = {str(k): site.fresh_params() for k in range(2 if self.assign == "classes" else self.centres)}
         return Centres(models, torch.zeros(site.clients, dtype=torch.long))
 
     def broadcast(self, server: Centres, client: int) -> Weights:
@@ -46,15 +56,31 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
     def receive(self, kept: Nothing, down: Weights) -> Params:
         return down.params
 
-    def upload(self, trained: Trained[Weights, Nothing]) -> Weights:
-        return Weights(trained.params)
+    def upload(self, trained: Trained[Weights, Nothing]) -> WeightsAndClasses:
+        count = [float(len(trained.data.labels.unique()))] if self.assign == "classes" else []
+        return WeightsAndClasses(trained.params, torch.tensor(count))
 
-    def aggregate(self, site: Site, server: Centres, uploads: Sequence[Upload[Weights]]) -> Centres:
-        """E-step: assign uploads to their nearest centre. M-step: average the members; an empty centre stays.
+    def aggregate(self, site: Site, server: Centres, uploads: Sequence[Upload[WeightsAndClasses]]) -> Centres:
+        """E-step: assign uploads to centres. M-step: average the members of each; an empty centre stays."""
+        member, models = server.member.clone(), dict(server.models)
+        if self.assign == "classes":
+            num_classes = torch.cat([upload.message.num_classes for upload in uploads])
+            assigned = (num_classes >= num_classes.mean()).long()
+        else:
+            assigned = self.nearest_centres(site, server, uploads)
+        member[[upload.client for upload in uploads]] = assigned
+        for k in models:
+            members = [upload for upload in uploads if int(member[upload.client]) == int(k)]
+            if members:
+                models[k] = average_uploads(members, equal=self.weights == "equal")
+        return Centres(models, member)
+
+    def nearest_centres(self, site: Site, server: Centres, uploads: Sequence[Upload[WeightsAndClasses]]) -> Tensor:
+        """The centre of each upload [uploads]: the nearest by the L2 distance of all weights.
 
         As long as every client belongs to the first centre, k-means over the uploads gives the centres.
         """
-        member, models = server.member.clone(), dict(server.models)
+        member, models = server.member, server.models
         sent = torch.stack([_flatten_weights(site.net, upload.message.params) for upload in uploads])
         centres = torch.stack([_flatten_weights(site.net, models[str(k)]) for k in range(self.centres)])
         not_split_yet = not member.any()
@@ -62,12 +88,7 @@ class FeSEM(Method[Centres, Weights, Weights, Nothing]):
             one_class = torch.zeros(len(sent), dtype=torch.long)
             clusters = kmeans(sent, one_class, 1, self.centres, site.generator("centres"))
             centres = torch.where(clusters.support[0].unsqueeze(1) > 0, clusters.mean[0], centres)
-        member[[upload.client for upload in uploads]] = torch.cdist(sent, centres).argmin(1)
-        for k in models:
-            members = [upload for upload in uploads if int(member[upload.client]) == int(k)]
-            if members:
-                models[k] = average_uploads(members, equal=self.weights == "equal")
-        return Centres(models, member)
+        return torch.cdist(sent, centres).argmin(1)
 
 
 def _flatten_weights(net: Net, params: Params) -> Tensor:
