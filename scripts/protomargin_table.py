@@ -35,10 +35,11 @@ from protofed.pictures import bands
 RUNS, PICTURES = Path("runs/protomargin"), Path("docs/pictures")
 EVERY, LAST = 20, 20
 SMALLER = {
-    "synthetic": "train.epochs=3 train.batch=128",
-    "mnist": 'train.epochs=3 data.limit=10000 net.name="mlp" net.hidden=[128] net.dim=64 partition.smallest=2',
+    "synthetic": 'train.epochs=3 train.batch=128 data.name="synthetic"',
+    "mnist": 'train.epochs=3 data.limit=10000 net.name="mlp" net.hidden=[128] net.dim=64 partition.name="power_law" partition.smallest=2 eval.test="dataset"',
 }
-"""The paper's Table 1 has 20 epochs, and for MNIST all images and a CNN. The paper does not give batch sizes."""
+"""The paper's Table 1 has 20 epochs, and for MNIST all images and a CNN. The paper does not give batch sizes. These runs
+do not have the data and the partition of the recipes, which are FedProx's."""
 METHODS = {
     "fedavg (drop)": 'method.name="fedavg" system.late="drop"',
     "fedavg (keep)": 'method.name="fedavg"',
