@@ -87,10 +87,10 @@ def test_every_recipe_is_valid(recipe):
         ),
         ({"partition": {"name": "iid", "alpha": 1}}, "partition.alpha: unknown key. partition iid has no options."),
         ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. Known: initial_weights."),
-        ({"method": {"distance": "l3"}}, 'method.distance: got "l3". Known: emd, l1, l2, mse, squared.'),
+        ({"method": {"distance": "l3"}}, 'method.distance: got "l3". Known: cross_entropy, emd, l1, l2, mse, relu_l2, squared.'),
         (
             {"method": {"distance": "sqared"}},
-            'method.distance: got "sqared". Did you mean "squared"? Known: emd, l1, l2, mse, squared.',
+            'method.distance: got "sqared". Did you mean "squared"? Known: cross_entropy, emd, l1, l2, mse, relu_l2, squared.',
         ),
         ({"method": {"pull": -1.0}}, "method.pull: got -1.0; must be 0 or more"),
         ({"run": {"rounds": 0}}, "run.rounds: got 0; must be 1 or more"),
@@ -170,7 +170,7 @@ def test_an_option_without_a_default_must_be_set(monkeypatch):
 def test_options_are_described_by_the_text_below_them_also_in_base_classes():
     described = option_descriptions(Demanding)
     assert (described["strength"], described["layers"]) == ("how strong", "which layers")
-    assert described.keys() == {"weights", "mu", "strength", "layers"}
+    assert described.keys() == {"weights", "mu", "term", "strength", "layers"}
     assert described["weights"] == option_descriptions(FedAvg)["weights"] != ""
 
 
