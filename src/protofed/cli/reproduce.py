@@ -96,8 +96,9 @@ def _run_study(
     from protofed.pictures.style import write_picture
     from protofed.studies import sweep
     from protofed.studies.reproduce import page
+    from protofed.studies.reproduce.figures import figures_of_run
     from protofed.studies.reproduce.studies import STUDIES
-    from protofed.studies.reproduce.study import CellResult, cell_figures, read_kept, study_as_json
+    from protofed.studies.reproduce.study import CellResult, read_kept, study_as_json
 
     study = STUDIES[name]
     kept_figures = read_kept(kept, study, quick) if kept else {}
@@ -115,7 +116,7 @@ def _run_study(
             folder = cell.out(out, seed, study.changes(quick))
             if not finished or (folder / "result.json").exists():
                 sweep.check_stored_run(folder, cell.job(out, seed, study.changes(quick)).config)
-                figures[seed] = cell_figures(cell, folder)
+                figures[seed] = figures_of_run(cell.figure, folder, study.also)
         results.append(CellResult(cell, dict(sorted(figures.items()))))
     if not any(result.runs for result in results):
         raise UserError(f"No run of {name} is finished in {out}. Leave --finished out, or give the --out of the runs.")
@@ -138,8 +139,13 @@ def _run_study(
         for group in page.three_columns_each(results):
             console.print(page.rich_table(*page.differences_table(study, group)))
         say(console, page.DIFFERENCES_NOTE)
+    if study.also:
+        for group in page.three_columns_each(results):
+            console.print(page.rich_table(*page.also_table(study, group)))
+        say(console, page.ALSO_NOTE)
     if study.sent:
-        console.print(page.rich_table(*page.details_table(study, results)))
+        for table in page.details_tables(study, results):
+            console.print(page.rich_table(*table))
         say(console, page.DETAILS_NOTE)
     for line in [page.QUICK_NOTE] if quick else page.study_verdict(results):
         say(console, line)

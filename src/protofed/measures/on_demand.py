@@ -120,17 +120,27 @@ def _measure_similarity(question: Question) -> Measurement:
 
 
 def _measure_scatter(question: Question) -> Measurement:
+    embedded: list[tuple[Tensor, Tensor]] = []
     rows: Rows = {}
     for client, model in question.models():
         model.must_be_finite()
-        z, y = model.net.features(model.params, question.state.members.test[client])
-        if variances := scatter(z, y, len(question.labels)):
-            rows[f"client {client}"] = {**variances._asdict(), "ratio": variances.ratio}
+        embedded.append(model.net.features(model.params, question.state.members.test[client]))
+        rows |= _scatter_row(f"client {client}", *embedded[-1], len(question.labels))
     if question.client is None:
         rows["mean"] = _column_means(list(rows.values()))
+        if len({z.shape[1] for z, _ in embedded}) == 1:
+            rows |= _scatter_row("pooled", *map(torch.cat, zip(*embedded, strict=True)), len(question.labels))
     return Measurement(
-        "The embeddings of each client's test set: variance within classes, between classes, and their ratio.", rows
+        "The embeddings of each client's test set: variance within classes, between classes, and their ratio. "
+        "`pooled`: the same of all clients' embeddings together, if they have the same size.",
+        rows,
     )
+
+
+def _scatter_row(name: str, z: Tensor, y: Tensor, classes: int) -> Rows:
+    """A row with the scatter of embeddings [n, dim] with labels [n]; {} without examples."""
+    variances = scatter(z, y, classes)
+    return {name: {**variances._asdict(), "ratio": variances.ratio}} if variances else {}
 
 
 def _measure_margins(question: Question) -> Measurement:

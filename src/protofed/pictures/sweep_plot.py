@@ -17,10 +17,10 @@ _DISTANCE = "prototype distance"
 
 
 @with_column_fonts
-def draw_sweep(rows: Sequence[SettingRow]) -> Figure:
+def draw_sweep(rows: Sequence[SettingRow], accuracies: Sequence[str] = _ACCURACIES) -> Figure:
     """Means with 95 % intervals. The first key of the grid is the x axis; the other keys' combinations are lines."""
     key = rows[0].setting.partition("=")[0]
-    names = [name for name in _ACCURACIES if any(name in row.figures for row in rows)]
+    names = [name for name in accuracies if any(name in row.figures for row in rows)]
     has_distance = any(_DISTANCE in row.figures for row in rows)
     picture, axes = make_panels(1 + has_distance, 1, 1.9)
     _sweep_lines(axes[0], rows, names, 100.0)

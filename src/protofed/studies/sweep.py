@@ -30,6 +30,8 @@ from protofed.prototypes import Prototypes
 
 _PROCESSES = 2
 _DISTANCE_FILE = "prototype_distance.json"
+DISTANCE = "prototype distance"
+"""The name of the figure in that file."""
 
 
 class SweepRun(NamedTuple):
@@ -151,8 +153,15 @@ def setting_rows(jobs: Sequence[SweepRun]) -> list[SettingRow]:
 def _run_figures(out: Path) -> Iterator[tuple[str, float]]:
     """The names and values of a run's figures."""
     yield from figures_of(Folder(out).result())
-    if (distance := read_json(out / _DISTANCE_FILE, "distance")["distance"]) is not None:
-        yield "prototype distance", distance
+    if (distance := stored_distance(out)) is not None:
+        yield DISTANCE, distance
+
+
+def stored_distance(out: Path) -> float | None:
+    """The distance of prototypes of a finished run; None if its method has none, or if nobody has computed it."""
+    file = out / _DISTANCE_FILE
+    distance: float | None = read_json(file, "distance")["distance"] if file.exists() else None
+    return distance
 
 
 def best_setting(rows: Sequence[SettingRow]) -> SettingRow | None:

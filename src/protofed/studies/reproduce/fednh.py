@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from protofed.studies.reproduce.figures import server_in_last_rounds
 from protofed.studies.reproduce.published import FEDNH_AUTHORS_CODE, FEDNH_TABLE1, FEDNH_TABLE2, FEDNH_TABLE3
-from protofed.studies.reproduce.study import Cell, Study, server_in_last_rounds
+from protofed.studies.reproduce.study import Cell, Study
 
 _FEDNH_ROWS = {
     "fednh": (),

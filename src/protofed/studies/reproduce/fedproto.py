@@ -1,4 +1,4 @@
-"""FedProto (Tan et al. 2022): Tables 1 and 2 on MNIST, stand-ins for Tables 3 and 4, and Fig. 2 to 4."""
+"""FedProto (Tan et al. 2022): Tables 1 and 2 on MNIST, stand-ins for Tables 3 and 4, Fig. 2 to 4, and its Local row."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from matplotlib.figure import Figure
 from protofed.pictures import scatter
 from protofed.pictures.runs import FinishedRun
 from protofed.pictures.sweep_plot import draw_sweep
+from protofed.studies.reproduce.fedproto_notes import (
+    FEDPROTO_ALL_TABLES,
+    FEDPROTO_AUTHORS_CODE,
+    FEDPROTO_DIGITS,
+    FEDPROTO_FEATURES,
+    FEDPROTO_SUBSET,
+    FEDPROTO_TWO_TABLES,
+)
+from protofed.studies.reproduce.figures import BY_HEAD, BY_HEAD_OWN, BY_PROTOTYPE, by_head_after
+from protofed.studies.reproduce.page import OWN_CLASSES
 from protofed.studies.reproduce.published import FEDPROTO_CIFAR10, FEDPROTO_FEMNIST, FEDPROTO_MNIST, FEDPROTO_SENT
-from protofed.studies.reproduce.study import BY_HEAD, BY_PROTOTYPE, Cell, Study
-from protofed.studies.sweep import SweepRun, setting_rows
+from protofed.studies.reproduce.study import Cell, Study
+from protofed.studies.sweep import DISTANCE, SweepRun, setting_rows
 
 BASELINES = ("local", "fesem", "fedprox", "fedper", "fedavg", "fedrep")
+_AS_IN_CODE = {
+    "fedavg equal": ("method.name=fedavg", "method.weights=equal"),
+    "fesem 2 groups": ("method.name=fesem", "method.assign=classes", "method.weights=equal"),
+}
+"""Baselines as the repository of the paper's authors has them, by the name of their row."""
 _CLASSES_PER_CLIENT = (3, 4, 5)
-_ALL_TABLES = (
-    "The paper does not give the settings of its baselines. FeSEM's centres and FedProx's mu are the defaults of "
-    "docs/methods, FedPer and FedRep share the convolutions (the numbers they send in the paper imply it), and all "
-    "methods have the same rounds, batches and learning rate.",
-    "In its authors' code, FedProto's ± is the spread of a running average over clients; the paper does not say how "
-    "the baselines' was computed. Ours is given in both ways.",
-    "Every seed has its own split of the data, which all methods share; the paper does not say how many runs it had.",
-    "fedproto predicts by the nearest prototype among the client's own classes (Eq. 4). Heads, also those of the same "
-    'runs ("by head"), choose among all classes, as in the authors\' code. The rows do not answer the same question.',
-)
-"""Known differences from the paper in all tables."""
-_TWO_TABLES = (
-    "The paper has two figures for FedAvg at n = 3: 95.04 in Table 1, which is shown here, and 91.40 in Table 2, with "
-    "which FedAvg would be the worst method.",
-)
 _QUICK = ("run.rounds=20", "partition.shots=20", "partition.test=20")
 _TEST_EVERY = "run.eval_every=5"
 """Testing in every round would take a tenth of the time, and more for methods with one model."""
@@ -38,47 +38,73 @@ _TEST_EVERY = "run.eval_every=5"
 
 def _changes(method: str, data: str) -> tuple[str, ...]:
     """The changes to the recipe for a method. The numbers sent in the paper imply which part of a net is shared."""
-    words: tuple[str, ...] = () if data == "cifar10" else (_TEST_EVERY,)  # cifar10's recipes have their own eval_every
-    words += (f"method.name={method}",) if method in BASELINES else ()
-    if method in ("fedper", "fedrep") and data != "cifar10":
+    words = (_TEST_EVERY,) if data in ("mnist", "femnist") else ()  # other recipes have their own eval_every
+    words += _AS_IN_CODE.get(method, (f"method.name={method}",) if method in BASELINES else ())
+    if method in ("fedper", "fedrep") and data in ("mnist", "femnist"):
         words += ("method.shared=convs",)
     return (*words, "method.head_epochs=1") if method == "fedrep" else words
 
 
 def _table_cells(
-    data: str, figures: Mapping[tuple[str, int], tuple[str, ...]], stdevs: Sequence[int]
+    data: str, figures: Mapping[tuple[str, int], tuple[str, ...]], stdevs: Sequence[int], as_in_code: bool = False
 ) -> tuple[Cell, ...]:
-    """The cells of one dataset: a row per method, a column per number of classes and standard deviation."""
-    plain, mixed = _RECIPES[data]
+    """The cells of one dataset: rows for every method and read-out, a column per number of classes and their stdev."""
     cells = []
-    for stdev, method in product(stdevs, (*BASELINES, "fedproto", "fedproto mixed")):
-        for ways, paper in zip(_CLASSES_PER_CLIENT, figures[method, stdev], strict=True):
-            split = tuple(
-                word for word in (f"partition.ways={ways}", f"partition.stdev={stdev}") if word not in _IN_RECIPE[data]
-            )
+    methods = (*BASELINES, "fedproto", "fedproto mixed", *(_AS_IN_CODE if as_in_code else ()))
+    for stdev, method in product(stdevs, methods):
+        papers = figures.get((method, stdev), ("",) * len(_CLASSES_PER_CLIENT))
+        for ways, paper in zip(_CLASSES_PER_CLIENT, papers, strict=True):
             column = f"n = {ways}" if len(stdevs) == 1 else f"n = {ways}, stdev {stdev}"
-            words = (*_changes(method, data), *split)
-            if method in BASELINES:
-                cells.append(Cell(method, column, plain, words, paper))
-            else:
-                file = mixed if method == "fedproto mixed" else plain
-                cells.append(Cell(method, column, file, words, paper, BY_PROTOTYPE))
-                cells.append(Cell(f"{method}, by head", column, file, words))
-    return tuple(cells)
+            recipe = _RECIPES[data][method == "fedproto mixed"]
+            words = (*_changes(method, data), *_split(data, ways, stdev))
+            cells += _read_outs(method, column, recipe, words, paper)
+    return tuple(sorted(cells, key=lambda cell: cell.figure == BY_HEAD_OWN))  # a block per read-out
+
+
+def _split(data: str, ways: int, stdev: int) -> tuple[str, ...]:
+    """The changes to the recipe for a number of classes per client and its stdev."""
+    words = (f"partition.ways={ways}", f"partition.stdev={stdev}")
+    return tuple(word for word in words if word not in _IN_RECIPE[data])
+
+
+def _read_outs(method: str, column: str, recipe: str, words: tuple[str, ...], paper: str = "") -> list[Cell]:
+    """A cell per way of predicting. The paper's figure is that of the prototypes, or of the head if there are none."""
+    by_head = [
+        Cell(method, column, recipe, words, paper),
+        Cell(method + OWN_CLASSES, column, recipe, words, figure=BY_HEAD_OWN),
+    ]
+    if not method.startswith("fedproto"):
+        return by_head
+    by_head[0] = Cell(f"{method}, by head", column, recipe, words)
+    return [Cell(method, column, recipe, words, paper, BY_PROTOTYPE), *by_head]
 
 
 _RECIPES = {
     "mnist": ("fedproto-mnist-n3", "fedproto-mnist-n3-mixed"),
     "femnist": ("fedproto-femnist", "fedproto-femnist-mixed"),
     "cifar10": ("fedproto-cifar10", "fedproto-cifar10-mixed"),
+    "cifar10 features": ("fedproto-cifar10-encoder", "fedproto-cifar10-encoder-mixed"),
 }
 """Per dataset, the recipe with equal nets and the recipe with different nets."""
 _IN_RECIPE = {
     "mnist": ("partition.ways=3", "partition.stdev=2"),
     "femnist": ("partition.ways=3", "partition.stdev=1"),
     "cifar10": ("partition.ways=3", "partition.stdev=1"),
+    "cifar10 features": ("partition.ways=3", "partition.stdev=1"),
 }
 """Settings that the recipes already have."""
+_PAIRS = (
+    ("fedproto", "local, own classes"),
+    ("fedproto", "fedavg, own classes"),
+    ("fedproto, own classes", "local, own classes"),
+    ("fedproto, own classes", "fedavg, own classes"),
+    ("fedproto, own classes", "fedper, own classes"),
+    ("fedavg, own classes", "local, own classes"),
+    ("fedproto mixed", "fedproto"),
+    ("fedproto, by head", "local"),
+    ("fedproto, by head", "fedavg"),
+)
+"""Differences that the tables show; most of them with an equal read-out."""
 
 
 def _figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
@@ -87,8 +113,15 @@ def _figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
 
 
 def draw_varied(jobs: Sequence[SweepRun]) -> Figure:
-    """Fig. 3 and 4: accuracy along the varied setting, and for Fig. 4 the distance of prototypes."""
-    return draw_sweep(setting_rows([job._replace(setting=_as_sweep_setting(job)) for job in jobs]))
+    """Fig. 3 and 4: accuracy along the varied setting, and for Fig. 4 the distance of prototypes.
+
+    A head among all classes is drawn for fedavg only: personal heads have seen hardly any other classes.
+    """
+    rows = setting_rows([job._replace(setting=_as_sweep_setting(job)) for job in jobs])
+    for row in rows:
+        if not row.setting.endswith("=fedavg"):
+            row.figures.pop("by head", None)
+    return draw_sweep(rows, ("by prototype", "own classes", "by head"))
 
 
 def _as_sweep_setting(job: SweepRun) -> str:
@@ -105,48 +138,59 @@ def _varied_cells(
     for method, value in product(methods, values):
         word = f"{key}={value}"
         words = _changes(method, data) + ((word,) if value != in_recipe else ())
-        if method not in BASELINES:
-            cells.append(Cell(method, word, _RECIPES[data][0], words, figure=BY_PROTOTYPE))
-        name = method if method in BASELINES else f"{method}, by head"
-        cells.append(Cell(name, word, _RECIPES[data][0], words))
+        cells += _read_outs(method, word, _RECIPES[data][0], words)
     return tuple(cells)
+
+
+_EPOCHS = (3, 4, 5, 6, 7, 10, 100)
+
+
+def _local_cells() -> tuple[Cell, ...]:
+    """Table 1's and 2's Local after several numbers of epochs. The short runs are tested after every epoch."""
+    cells = []
+    for epochs, stdev in product(_EPOCHS, (2, 3)):
+        for ways, paper in zip(_CLASSES_PER_CLIENT, FEDPROTO_MNIST["local", stdev], strict=True):
+            words = (*_changes("local", "mnist"), *_split("mnist", ways, stdev))
+            figure = by_head_after(epochs)
+            if epochs < 100:
+                words = (*words[1:], "run.rounds=10")
+            row, column = f"{epochs} epochs", f"n = {ways}, stdev {stdev}"
+            cells.append(Cell(row, column, _RECIPES["mnist"][0], words, paper, figure))
+    return tuple(sorted(cells, key=lambda cell: cell.column.partition(", ")[2]))
 
 
 _FIGURE2 = tuple(
     Cell(name, "n = 3", _RECIPES["mnist"][0], _changes(name, "mnist"), figure=figure)
     for name, figure in (("fedproto", BY_PROTOTYPE), ("fedavg", BY_HEAD), ("fesem", BY_HEAD), ("fedper", BY_HEAD))
 )
-_FIGURE3 = _varied_cells("mnist", ("fedproto", "fedavg"), "partition.shots", (10, 20, 40, 60, 80, 100), in_recipe=100)
-_FIGURE4 = _varied_cells("femnist", ("fedproto",), "method.pull", (0, 0.5, 1, 2, 4), in_recipe=1)
-_DIGITS = (
-    "FEMNIST's letters and writers are not available here. 5,997 handwritten digits of 12 clients stand in for them: "
-    "10 classes instead of 62, and 30 images per class and client instead of 100, which every split can supply. The "
-    "first kernel is 5; the numbers sent in the paper imply 3.",
+_SCATTER = tuple(f"scatter.{row}.{part}" for row in ("mean", "pooled") for part in ("within", "between", "ratio"))
+_FIGURE3 = _varied_cells(
+    "mnist", ("fedproto", "fedavg", "local"), "partition.shots", (10, 20, 40, 60, 80, 100), in_recipe=100
 )
-_SUBSET = (
-    "10,000 of CIFAR-10's 50,000 training images, 60 instead of 100 images per class and client, and no crops and "
-    "flips. ResNet18 with group norm, trained from scratch; the paper has batch norm and weights pre-trained on "
-    "ImageNet, which have not been used here yet.",
+_FIGURE4 = (
+    *_varied_cells("femnist", ("fedproto",), "method.pull", (0, 0.5, 1, 2, 4), in_recipe=1),
+    *_read_outs("local", "method.pull=0", _RECIPES["femnist"][0], _changes("local", "femnist")),
 )
-
 FEDPROTO_STUDIES = (
     Study(
         "fedproto-table1",
         "FedProto, Table 1: MNIST, stdev 2",
-        _table_cells("mnist", FEDPROTO_MNIST, (2,)),
+        _table_cells("mnist", FEDPROTO_MNIST, (2,), as_in_code=True),
         _QUICK,
         ("n = 3",),
-        (*_TWO_TABLES, *_ALL_TABLES),
+        (*FEDPROTO_TWO_TABLES, *FEDPROTO_ALL_TABLES, *FEDPROTO_AUTHORS_CODE),
         FEDPROTO_SENT["mnist"],
+        pairs=_PAIRS,
     ),
     Study(
         "fedproto-table2",
         "FedProto, Table 2: MNIST, stdev 3",
-        _table_cells("mnist", FEDPROTO_MNIST, (3,)),
+        _table_cells("mnist", FEDPROTO_MNIST, (3,), as_in_code=True),
         _QUICK,
         ("n = 3",),
-        _ALL_TABLES,
+        (*FEDPROTO_ALL_TABLES, *FEDPROTO_AUTHORS_CODE),
         FEDPROTO_SENT["mnist"],
+        pairs=_PAIRS,
     ),
     Study(
         "fedproto-table3",
@@ -154,17 +198,45 @@ FEDPROTO_STUDIES = (
         _table_cells("femnist", FEDPROTO_FEMNIST, (1, 2)),
         _QUICK,
         ("n = 3, stdev 1",),
-        (*_DIGITS, *_ALL_TABLES),
+        (*FEDPROTO_DIGITS, *FEDPROTO_ALL_TABLES),
         FEDPROTO_SENT["femnist"],
+        pairs=_PAIRS,
     ),
     Study(
         "fedproto-table4",
-        "FedProto, Table 4: CIFAR-10 (a subset), stdev 1 and 2",
+        "FedProto, Table 4: CIFAR-10 (features of a subset), stdev 1 and 2",
+        _table_cells("cifar10 features", FEDPROTO_CIFAR10, (1, 2)),
+        _QUICK,
+        ("n = 3, stdev 1",),
+        (*FEDPROTO_FEATURES, *FEDPROTO_ALL_TABLES),
+        FEDPROTO_SENT["cifar10"],
+        quick_seeds=1,
+        pairs=_PAIRS,
+    ),
+    Study(
+        "fedproto-table4-resnet",
+        "FedProto, Table 4: CIFAR-10 (a subset, ResNet18 from scratch), stdev 1 and 2",
         _table_cells("cifar10", FEDPROTO_CIFAR10, (1, 2)),
         ("run.rounds=2", "partition.shots=4", "partition.test=4"),
         ("n = 3, stdev 1",),
-        (*_SUBSET, *_ALL_TABLES),
+        (*FEDPROTO_SUBSET, *FEDPROTO_ALL_TABLES),
         FEDPROTO_SENT["cifar10"],
+        quick_seeds=1,
+        pairs=_PAIRS,
+    ),
+    Study(
+        "fedproto-local",
+        "FedProto, the Local row of Tables 1 and 2: how long did it train?",
+        _local_cells(),
+        ("partition.shots=20", "partition.test=20"),
+        ("n = 3, stdev 2",),
+        (
+            "The paper does not say how many epochs its Local trained for, so that its figure stands next to each of "
+            "ours. A number of epochs that fits is a hypothesis: it was looked for in the columns of stdev 2; those of "
+            "stdev 3 were not used.",
+        ),
+        dict.fromkeys((f"{epochs} epochs" for epochs in _EPOCHS), "0, 0"),
+        quick_seeds=1,
     ),
     Study(
         "fedproto-figure2",
@@ -174,8 +246,8 @@ FEDPROTO_STUDIES = (
         ("n = 3",),
         (),
         picture=_figure2_panels,
-        seeds=1,
         quick_seeds=1,
+        also=_SCATTER,
     ),
     Study(
         "fedproto-figure3",
@@ -192,8 +264,9 @@ FEDPROTO_STUDIES = (
         _FIGURE4,
         ("run.rounds=20",),
         tuple(f"method.pull={pull}" for pull in (0, 1, 4)),
-        _DIGITS,
+        FEDPROTO_DIGITS,
         picture=draw_varied,
+        also=(DISTANCE,),
     ),
 )
 """The studies of FedProto's tables and figures."""

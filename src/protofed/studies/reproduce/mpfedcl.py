@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from protofed.studies.reproduce.figures import BY_HEAD, BY_PROTOTYPE
 from protofed.studies.reproduce.published import MPFEDCL_TABLE5, MPFEDCL_TABLE6, MPFEDCL_TABLE7, MPFEDCL_TABLE8
-from protofed.studies.reproduce.study import BY_HEAD, BY_PROTOTYPE, Cell, Study
+from protofed.studies.reproduce.study import Cell, Study
 
 _MPFEDCL_ROWS = {
     "mp": (),

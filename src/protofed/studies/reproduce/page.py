@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from protofed.measures.intervals import paired
-from protofed.studies.reproduce.study import (
+from protofed.measures.intervals import Interval, paired
+from protofed.studies.reproduce.figures import (
+    BY_HEAD,
+    BY_HEAD_OWN,
+    BY_PROTOTYPE,
     CONVERGENCE_ROUNDS,
     CONVERGENCE_TOLERANCE,
-    CellResult,
-    Study,
-    orderings,
-    paper_mean,
 )
+from protofed.studies.reproduce.study import CellResult, Orderings, Study, orderings, paper_mean
 
 ACCURACY_NOTE = "Test accuracy in %, mean over clients and seeds ± the half-width of the 95 % interval over seeds."
 DIFFERENCES_NOTE = (
@@ -29,21 +30,29 @@ QUICK_NOTE = (
 DETAILS_NOTE = (
     "Each figure is followed by the paper's. Spread: the standard deviation over clients; running: that of a running "
     "average over clients, as FedProto's authors' code computes it. Rounds: the first tested round within "
-    f"{100 * CONVERGENCE_TOLERANCE:.1f} points of the mean of the last {CONVERGENCE_ROUNDS} rounds. Sent: thousands of "
-    "numbers per round, from all clients."
+    f"{100 * CONVERGENCE_TOLERANCE:.1f} points of the mean of the last {CONVERGENCE_ROUNDS} rounds. Up and down: "
+    "thousands of numbers per round that all clients send and receive; the paper has those sent."
 )
+ALSO_NOTE = "Further figures of the same runs, mean over seeds ± the half-width of the 95 % interval."
+OWN_CLASSES = ", own classes"
+"""How the name of a row ends whose head chooses among the client's own classes."""
+
+
+def columns_of(results: Sequence[CellResult]) -> list[str]:
+    """The names of the columns, in their order."""
+    return list(dict.fromkeys(result.cell.column for result in results))
 
 
 def three_columns_each(results: Sequence[CellResult]) -> list[list[CellResult]]:
     """The results in groups of three columns, which is what a screen with 80 characters has room for."""
-    columns = list(dict.fromkeys(result.cell.column for result in results))
+    columns = columns_of(results)
     groups = [columns[first : first + 3] for first in range(0, len(columns), 3)]
     return [[result for result in results if result.cell.column in group] for group in groups]
 
 
 def accuracy_table(results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of a table of accuracies: a row per method, with ours and the paper's per column."""
-    columns = list(dict.fromkeys(result.cell.column for result in results))
+    columns = columns_of(results)
     rows = list(dict.fromkeys(result.cell.row for result in results))
     most = max(len(result.runs) for result in results)
     cells = {(result.cell.row, result.cell.column): _ours_and_paper(result, most) for result in results}
@@ -65,7 +74,7 @@ def _ours_and_paper(result: CellResult, most: int) -> tuple[str, str]:
 
 def differences_table(study: Study, results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of a table of differences on the same seeds, with the paper's."""
-    columns = list(dict.fromkeys(result.cell.column for result in results))
+    columns = columns_of(results)
     by_place = {(result.cell.row, result.cell.column): result for result in results}
     most = max(len(result.runs) for result in results)
     lines = []
@@ -91,40 +100,109 @@ def _difference(first: CellResult, second: CellResult, most: int) -> tuple[str, 
     return ours, f"{paper_mean(first.cell.paper) - paper_mean(second.cell.paper):+.2f}"
 
 
-def details_table(study: Study, results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
-    """The heads and rows of a table of spread, convergence and cost, for the first column of the study."""
-    first = results[0].cell.column
-    heads = [first, "spread", "running", "paper", "rounds", "paper", "sent", "paper"]
+def also_table(study: Study, results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of a table of the study's further figures: a row per figure and method.
+
+    A run is shown once, also if several rows show its accuracies.
+    """
+    columns, shown = columns_of(results), set()
+    by_place: dict[tuple[str, str], CellResult] = {}
+    for result in results:
+        cell = result.cell
+        if (cell.recipe, cell.words) not in shown:
+            shown.add((cell.recipe, cell.words))
+            by_place[cell.row, cell.column] = result
+    rows = dict.fromkeys(row for row, _ in by_place)
+    return ["", *columns], [
+        [f"{name}, {row}", *(_plain(by_place.get((row, column)), name) for column in columns)]
+        for name in study.also
+        for row in rows
+    ]
+
+
+def _plain(result: CellResult | None, name: str) -> str:
+    """The mean of a further figure with its interval, to three digits; "-" if there is none."""
+    if result is None or not result.other(name):
+        return "-"
+    mean, half, _ = Interval.of(list(result.other(name).values()))
+    return f"{mean:.3g}" if half is None else f"{mean:.3g} ± {half:.2g}"
+
+
+def details_tables(study: Study, results: Sequence[CellResult]) -> list[tuple[list[str], list[list[str]]]]:
+    """Per column of the study with finished runs, the heads and rows of a table of spread, convergence and cost."""
+    tables = (_details_table(study, results, column) for column in columns_of(results))
+    return [table for table in tables if table[1]]
+
+
+def _details_table(study: Study, results: Sequence[CellResult], column: str) -> tuple[list[str], list[list[str]]]:
+    """The rows with other read-outs of the same heads are left out, so that it fits 80 characters."""
+    heads = [column, "spread", "running", "paper", "rounds", "paper", "up", "paper", "down"]
     lines = []
     for result in results:
-        if result.cell.column == first and result.runs:
+        if result.cell.column == column and result.runs and result.cell.figure != BY_HEAD_OWN:
             paper_sent, _, paper_rounds = study.sent.get(result.cell.row, "").rpartition(", ")
             ours = result.mean
             lines.append(
                 [
                     result.cell.row,
-                    f"{100 * (ours.spread or 0):.1f}",
-                    f"{100 * (ours.running or 0):.2f}",
+                    "-" if ours.spread is None else f"{100 * ours.spread:.1f}",
+                    "-" if ours.running is None else f"{100 * ours.running:.2f}",
                     result.cell.paper.partition("± ")[2],
-                    str(ours.converged),
+                    "-" if ours.converged is None else str(ours.converged),
                     paper_rounds,
-                    f"{ours.sent / 1000:,.1f}",
+                    _thousands(ours.sent),
                     paper_sent,
+                    _thousands(ours.received),
                 ]
             )
     return heads, lines
 
 
+def _thousands(number: float | None) -> str:
+    """A number in thousands; "-" if it is not known.
+
+    >>> _thousands(3617), _thousands(436800), _thousands(None)
+    ('3.6', '437', '-')
+    """
+    if number is None:
+        return "-"
+    return f"{number / 1000:,.1f}" if number < 100_000 else f"{number / 1000:,.0f}"
+
+
 def study_verdict(results: Sequence[CellResult]) -> list[str]:
-    """Sentences that say whether the paper's orderings hold; [] if the paper has no orderings."""
-    same, opposite, open_, reversals = orderings(results)
+    """Sentences that say whether the paper's orderings hold, also with an equal read-out; [] if it has no orderings."""
+    equal = orderings(equal_read_out(results))
+    return [
+        *_verdict(orderings(results), "Of"),
+        *_verdict(equal, "With every head choosing among the client's own classes: of"),
+    ]
+
+
+def equal_read_out(results: Sequence[CellResult]) -> list[CellResult]:
+    """The results that answer the same question: by prototype, or by head, among the client's own classes.
+
+    They have the paper's figures, which are those of heads among all classes. [] if no row has this read-out.
+    """
+    heads = {(one.cell.row, one.cell.column): one.cell.paper for one in results if one.cell.figure == BY_HEAD}
+    own = [
+        one._replace(cell=replace(one.cell, paper=paper))
+        for one in results
+        if one.cell.figure == BY_HEAD_OWN
+        and (paper := heads.get((one.cell.row.removesuffix(OWN_CLASSES), one.cell.column)))
+    ]
+    return [*own, *(one for one in results if one.cell.figure == BY_PROTOTYPE)] if own else []
+
+
+def _verdict(found: Orderings, opening: str) -> list[str]:
+    same, opposite, open_, reversals = found
     total = same + opposite + open_
     if not total:
         return []
     text = (
-        f"Of the paper's {total} orderings of two methods, {same} hold (the 95 % interval of the difference, seed by "
-        f"seed, excludes 0), {opposite} are reversed by the same criterion, and {open_} are undecided with these "
-        f"seeds. If all methods were equally good, about {total / 20:.0f} of these intervals would exclude 0 by chance."
+        f"{opening} the paper's {total} orderings of two methods, {same} hold (the 95 % interval of the difference, "
+        f"seed by seed, excludes 0), {opposite} are reversed by the same criterion, and {open_} are undecided with "
+        f"these seeds. If all methods were equally good, about {total / 20:.0f} of these intervals would exclude 0 by "
+        "chance."
     )
     groups: dict[tuple[str, str], list[str]] = {}
     for better, worse, column in reversals:
@@ -152,7 +230,7 @@ def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
             name,
             justify="right" if number else "left",
             style="dim" if name.startswith("paper") else None,
-            no_wrap=not number,
+            no_wrap=not number and max((len(line[0]) for line in lines), default=0) < 30,
         )
     for line in lines:
         table.add_row(*line)
@@ -173,8 +251,10 @@ def markdown_page(study: Study, results: Sequence[CellResult], quick: bool, seed
     parts += [*unfinished_note(results, seeds), study.note or ACCURACY_NOTE, markdown_table(*accuracy_table(results))]
     if study.pairs:
         parts += [DIFFERENCES_NOTE, markdown_table(*differences_table(study, results))]
+    if study.also:
+        parts += [ALSO_NOTE, markdown_table(*also_table(study, results))]
     if study.sent:
-        parts += [DETAILS_NOTE, markdown_table(*details_table(study, results))]
+        parts += [DETAILS_NOTE, *(markdown_table(*table) for table in details_tables(study, results))]
     parts += [QUICK_NOTE] if quick else study_verdict(results)
     if study.differences:
         parts += ["Known differences from the paper:", "\n".join(f"- {line}" for line in study.differences)]

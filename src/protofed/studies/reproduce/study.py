@@ -14,24 +14,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.experiment.accuracy import accuracy_mean_and_std
 from protofed.experiment.config import Config
-from protofed.experiment.folder import Folder
 from protofed.measures.intervals import Interval, paired
 from protofed.studies.recipes import recipe_file
+from protofed.studies.reproduce.figures import BY_HEAD, Figures
 from protofed.studies.sweep import SweepRun
-
-CONVERGENCE_TOLERANCE, CONVERGENCE_ROUNDS = 0.005, 10
-"""A run has converged in the first round whose accuracy is at most 0.005 below the mean of its last ten rounds."""
-BY_HEAD, BY_PROTOTYPE = "accuracy.head.mean", "accuracy.prototype.mean"
-"""The mean accuracy over clients on their own test sets, in result.json."""
-_LAST = "last "
-"""How the name of a figure begins that is a mean over the last rounds."""
-
-
-def server_in_last_rounds(number: int) -> str:
-    """The name of a figure: the mean accuracy of the server's model over the last rounds."""
-    return f"{_LAST}{number}.accuracy_global"
 
 
 @dataclass(frozen=True)
@@ -43,7 +30,7 @@ class Cell:
     recipe: str  # its name in recipes/, without .toml
     words: tuple[str, ...] = ()  # changes to the recipe, "section.key=value"
     paper: str = ""  # the paper's figure, "95.04 ± 6.48"; "" if the paper does not have this cell
-    figure: str = BY_HEAD  # a path in result.json, or "last N." and a column of rounds.jsonl
+    figure: str = BY_HEAD  # a path in result.json, or "last N." or "round N." and a column of rounds.jsonl
 
     def all_words(self, changes: Sequence[str]) -> list[str]:
         """The cell's words and these changes to them. The last word for a key counts."""
@@ -87,6 +74,7 @@ class Study:
     quick_seeds: int = 3
     pairs: tuple[tuple[str, str], ...] = ()  # rows whose difference is shown, the second subtracted from the first
     note: str = ""  # what the figures are, if they are not accuracies over clients
+    also: tuple[str, ...] = ()  # names in `Figures.others` that a table shows; "scatter.mean.ratio" is measured
 
     def chosen(self, quick: bool) -> tuple[Cell, ...]:
         """The cells of the full or the quick version."""
@@ -108,16 +96,6 @@ class Study:
         return list(by_folder.values())
 
 
-class Figures(NamedTuple):
-    """The figures of one run. Those that a cell's figure does not have are None."""
-
-    accuracy: float  # the cell's figure
-    spread: float | None  # standard deviation over clients
-    running: float | None  # standard deviation of a running average over clients, as in FedProto's authors' code
-    converged: int | None  # rounds until convergence
-    sent: float  # numbers that all clients send per round
-
-
 class CellResult(NamedTuple):
     """The figures of a cell's runs, by seed."""
 
@@ -135,56 +113,14 @@ class CellResult(NamedTuple):
     @property
     def mean(self) -> Figures:
         """The mean over seeds; rounds until convergence are rounded."""
-        columns = zip(*self.runs.values(), strict=True)
-        means: list[Any] = [None if None in values else float(np.mean(values)) for values in columns]
+        numbers = zip(*(run[: Figures._fields.index("others")] for run in self.runs.values()), strict=True)
+        means: list[Any] = [None if None in values else float(np.mean(values)) for values in numbers]
         mean = Figures(*means)
         return mean if mean.converged is None else mean._replace(converged=round(mean.converged))
 
-
-def cell_figures(cell: Cell, path: Path) -> Figures:
-    """The figures of the finished run in this folder."""
-    folder = Folder(path)
-    result, rounds, sent = folder.result(), folder.rounds(), folder.result()["cost"]["up_params"]
-    section, _, key = cell.figure.partition(".")
-    if section.startswith(_LAST):
-        last = rounds[-int(section.removeprefix(_LAST)) :]
-        values = [row[key] for row in last if row.get(key) is not None]
-        if len(values) < len(last):
-            raise UserError(f"{path} has {key} in {len(values)} of its last {len(last)} rounds. Set run.eval_last.")
-        return Figures(float(np.mean(values)), None, None, None, sent)
-    if cell.figure not in (BY_HEAD, BY_PROTOTYPE):
-        accuracy = _at(result, cell.figure)
-        if accuracy is None:
-            raise UserError(f"{path} has no figure {cell.figure}. Delete the folder to run it again.")
-        return Figures(accuracy, _at(result, f"{cell.figure}_std"), None, None, sent)
-    column = f"accuracy_{key.partition('.')[0]}"
-    tested = [row for row in folder.clients() if row["test"]]
-    correct, total = [round(row[column] * row["test"]) for row in tested], [row["test"] for row in tested]
-    return Figures(
-        _at(result, cell.figure),
-        _at(result, cell.figure.replace("mean", "std")),
-        (accuracy_mean_and_std(correct, total, "running") or {"std": 0.0})["std"],
-        converged({row["round"]: row[column] for row in rounds if row.get(column) is not None}),
-        sent,
-    )
-
-
-def _at(result: Any, path: str) -> Any:
-    """The value at a path with dots; None if there is none."""
-    for key in path.split("."):
-        result = result.get(key) if isinstance(result, Mapping) else None
-    return result
-
-
-def converged(accuracies: Mapping[int, float]) -> int:
-    """The first tested round whose accuracy is at most 0.005 below the mean of those tested in the last ten rounds.
-
-    >>> converged({5: 0.1, 10: 0.796, 15: 0.5, 20: 0.8})
-    10
-    """
-    last = [accuracy for number, accuracy in accuracies.items() if number > max(accuracies) - CONVERGENCE_ROUNDS]
-    threshold = float(np.mean(last)) - CONVERGENCE_TOLERANCE
-    return next(number for number, accuracy in accuracies.items() if accuracy >= threshold)
+    def other(self, name: str) -> dict[int, float]:
+        """One of the further figures by seed, for the seeds that have it."""
+        return {seed: run.others[name] for seed, run in self.runs.items() if name in run.others}
 
 
 class Orderings(NamedTuple):
@@ -227,7 +163,9 @@ def paper_mean(text: str) -> float:
 
 
 def study_as_json(study: Study, results: Sequence[CellResult], quick: bool) -> dict[str, Any]:
-    """All figures of the tables, with the command and the digest of each cell."""
+    """All figures of the tables, with the command and the digest of each cell. `versions` of a run is a position."""
+    all_versions = [run.versions for result in results for run in result.runs.values() if run.versions]
+    versions = [one for position, one in enumerate(all_versions) if one not in all_versions[:position]]
     cells = [
         {
             "row": result.cell.row,
@@ -236,15 +174,30 @@ def study_as_json(study: Study, results: Sequence[CellResult], quick: bool) -> d
             "paper": result.cell.paper or None,
             "command": result.cell.command(0, study.changes(quick)),
             "digest": result.cell.digest(study.changes(quick)),
-            "runs": {str(seed): run._asdict() for seed, run in result.runs.items()},
+            "runs": {
+                str(seed): {
+                    **run._asdict(),
+                    "others": dict(run.others),
+                    "versions": versions.index(run.versions) if run.versions else None,
+                }
+                for seed, run in result.runs.items()
+            },
         }
         for result in results
     ]
-    return {"name": study.name, "quick": quick, "title": study.title, "cells": cells}
+    return {"name": study.name, "quick": quick, "title": study.title, "versions": versions, "cells": cells}
 
 
 KeptFigures = dict[tuple[Cell, int], Figures]
 """Figures of earlier runs, by cell and seed."""
+
+
+def _stored_figures(run: Mapping[str, Any], versions: Sequence[Mapping[str, str | None]]) -> Figures:
+    """The figures of a run in a stored file. The accuracy must be a number, not null."""
+    position = run.get("versions")
+    return Figures(**run)._replace(
+        accuracy=run["accuracy"] + 0, versions=None if position is None else versions[position]
+    )
 
 
 def read_kept(file: Path, study: Study, quick: bool) -> KeptFigures:
@@ -255,7 +208,7 @@ def read_kept(file: Path, study: Study, quick: bool) -> KeptFigures:
         keys = ("row", "column", "figure", "digest")
         runs = {tuple(cell[key] for key in keys): cell["runs"] for cell in stored["cells"]}
         kept = {
-            (cell, int(seed)): Figures(**run)._replace(accuracy=run["accuracy"] + 0)  # a number, not null
+            (cell, int(seed)): _stored_figures(run, stored.get("versions", []))
             for cell in study.chosen(quick)
             for seed, run in runs.get(
                 (cell.row, cell.column, cell.figure, cell.digest(study.changes(quick))), {}
@@ -263,7 +216,7 @@ def read_kept(file: Path, study: Study, quick: bool) -> KeptFigures:
         }
     except OSError as problem:
         raise UserError(f"--kept {file} cannot be read: {problem.strerror}.") from problem
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as problem:
         raise UserError(
             f"--kept {file} does not have the form that `protofed reproduce` writes. Give a NAME.json of its --out."
         ) from problem
