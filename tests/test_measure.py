@@ -136,6 +136,17 @@ def test_scatter_is_that_of_the_test_sets_embeddings(runs, asked):
     assert asked("fedavg", "scatter", "--client", "1")["client 1"]["within"] == pytest.approx(expected.within)
 
 
+def test_pooled_scatter_is_that_of_all_test_sets_together(runs, asked):
+    state = runs("fedproto").state
+    models = [state.model(client) for client in range(len(state.members))]
+    parts = [model.net.features(model.params, test) for model, test in zip(models, state.members.test, strict=True)]
+    z, y = (torch.cat(part) for part in zip(*parts, strict=True))
+    found = asked("fedproto", "scatter")
+    assert found["pooled"] == pytest.approx({**(expected := scatter(z, y, 10))._asdict(), "ratio": expected.ratio})
+    assert found["pooled"]["within"] > found["mean"]["within"]  # each client has its own place for a class
+    assert "pooled" not in asked("fedproto", "scatter", "--client", "1")
+
+
 def test_gradients_are_taken_at_the_shared_model(runs, asked):
     state = runs("fedavg").state
     expected = gradient_dissimilarity(state.members.nets[0], state.server.params, state.members.train, cross_entropy)

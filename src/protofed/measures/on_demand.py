@@ -129,7 +129,8 @@ def _measure_scatter(question: Question) -> Measurement:
     if question.client is None:
         rows["mean"] = _column_means(list(rows.values()))
         if len({z.shape[1] for z, _ in embedded}) == 1:
-            rows |= _scatter_row("pooled", *map(torch.cat, zip(*embedded, strict=True)), len(question.labels))
+            z, y = (torch.cat(parts) for parts in zip(*embedded, strict=True))
+            rows |= _scatter_row("pooled", z, y, len(question.labels))
     return Measurement(
         "The embeddings of each client's test set: variance within classes, between classes, and their ratio. "
         "`pooled`: the same of all clients' embeddings together, if they have the same size.",

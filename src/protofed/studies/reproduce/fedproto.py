@@ -38,9 +38,10 @@ _TEST_EVERY = "run.eval_every=5"
 
 def _changes(method: str, data: str) -> tuple[str, ...]:
     """The changes to the recipe for a method. The numbers sent in the paper imply which part of a net is shared."""
-    words = (_TEST_EVERY,) if data in ("mnist", "femnist") else ()  # other recipes have their own eval_every
+    is_cnn = data in ("mnist", "femnist")
+    words: tuple[str, ...] = (_TEST_EVERY,) if is_cnn else ()  # other recipes have their own eval_every
     words += _AS_IN_CODE.get(method, (f"method.name={method}",) if method in BASELINES else ())
-    if method in ("fedper", "fedrep") and data in ("mnist", "femnist"):
+    if method in ("fedper", "fedrep") and is_cnn:
         words += ("method.shared=convs",)
     return (*words, "method.head_epochs=1") if method == "fedrep" else words
 

@@ -11,8 +11,8 @@ FEDPROTO_ALL_TABLES = (
     "Every seed has its own split of the data, which all methods share; the paper does not say how many runs it had.",
     "fedproto predicts by the nearest prototype among the client's own classes (Eq. 4). Heads, also those of the same "
     'runs ("by head"), choose among all classes, as in the authors\' code, except in the rows "own classes": there '
-    "they choose among the classes of the client's training examples. Only these rows and the prototypes answer the same "
-    "question.",
+    "they choose among the classes of the client's training examples. Only these rows and the prototypes answer the "
+    "same question.",
     "The paper has one number sent for n = 3, 4 and 5; FedProto's is that of n = 4.",
 )
 """In all tables."""

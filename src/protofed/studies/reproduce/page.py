@@ -187,7 +187,8 @@ def equal_read_out(results: Sequence[CellResult]) -> list[CellResult]:
     own = [
         one._replace(cell=replace(one.cell, paper=paper))
         for one in results
-        if one.cell.figure == BY_HEAD_OWN
+        if one.runs
+        and one.cell.figure == BY_HEAD_OWN
         and (paper := heads.get((one.cell.row.removesuffix(OWN_CLASSES), one.cell.column)))
     ]
     return [*own, *(one for one in results if one.cell.figure == BY_PROTOTYPE)] if own else []
