@@ -1,9 +1,10 @@
-"""Write the tables of docs/results/fednh.md and mpfedcl.md again, from the figures kept in docs/results/data.
+"""Write the tables of the pages in docs/results again, from the figures kept in docs/results/data.
 
     python scripts/results_tables.py [FOLDER]
 
 FOLDER: an --out of `protofed reproduce`; its finished tables (FOLDER/NAME.json) are copied to docs/results/data first.
-A table of a study stands between the lines `<!-- NAME -->` and `<!-- end -->` of a page.
+The tables of a study are between the lines `<!-- NAME -->` and `<!-- end -->` of a page; those of its quick version
+have the name `NAME-quick`. `<!-- NAME: PART -->` has a part of them, one of `PARTS`.
 """
 
 from __future__ import annotations
@@ -11,32 +12,67 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from protofed.errors import UserError
 from protofed.studies.reproduce import page
 from protofed.studies.reproduce.studies import STUDIES
-from protofed.studies.reproduce.study import CellResult, read_kept
+from protofed.studies.reproduce.study import CellResult, Study, read_kept
 
-DOCS = Path("docs/results")
-MARKED = re.compile(r"<!-- ((?:fednh|mpfedcl)-[\w.-]+) -->\n.*?<!-- end -->\n", re.DOTALL)
+DOCS = Path(__file__).parents[1] / "docs" / "results"
+MARKED = re.compile(r"<!-- ([\w.-]+)(?:: (\w+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
-def tables(name: str) -> str:
-    """The tables of a study, with a sentence if it is not finished."""
-    file, study = DOCS / "data" / f"{name}.json", STUDIES[name]
+def main_tables(study: Study, results: list[CellResult]) -> list[str]:
+    """The accuracies and their differences."""
+    pairs = [page.DIFFERENCES_NOTE, page.markdown_table(*page.differences_table(study, results))] if study.pairs else []
+    return [page.markdown_table(*page.accuracy_table(results)), *pairs]
+
+
+PARTS: dict[str, Callable[[Study, list[CellResult]], list[str]]] = {
+    "": main_tables,
+    "details": lambda study, results: [page.markdown_table(*table) for table in page.details_tables(study, results)],
+    "also": lambda study, results: [page.markdown_table(*page.also_table(study, results))],
+    "verdict": lambda study, results: page.study_verdict(results),
+}
+"""The parts of a study's tables, as paragraphs."""
+
+
+def study_results(name: str) -> tuple[Study, list[CellResult]] | None:
+    """A study and its kept figures; None if there are none. A name that ends in -quick is that of the quick version."""
+    file, study, quick = DOCS / "data" / f"{name}.json", STUDIES[name.removesuffix("-quick")], name.endswith("-quick")
     if not file.exists():
+        return None
+    figures = read_kept(file, study, quick)
+    cells = study.chosen(quick)
+    return study, [
+        CellResult(cell, {seed: run for (other, seed), run in figures.items() if other == cell}) for cell in cells
+    ]
+
+
+def tables(name: str, part: str = "") -> str:
+    """The tables of a study, with a sentence if it is not finished."""
+    try:
+        found = study_results(name)
+    except UserError:
+        return "The kept figures are those of an earlier version of this study, which has not been run in its present form."
+    if found is None:
         return "This table has not been run yet."
-    figures = read_kept(file, study, quick=False)
-    results = [
-        CellResult(cell, {seed: run for (other, seed), run in figures.items() if other == cell}) for cell in study.cells
-    ]
-    parts = [
-        *page.unfinished_note(results, study.seeds),
-        page.markdown_table(*page.accuracy_table(results)),
-        page.DIFFERENCES_NOTE,
-        page.markdown_table(*page.differences_table(study, results)),
-    ]
-    return "\n\n".join(_wrapped(part) for part in parts)
+    study, results = found
+    seeds = study.quick_seeds if name.endswith("-quick") else study.seeds
+    parts = [*([] if part else page.unfinished_note(results, seeds)), *PARTS[part](study, results)]
+    return "\n\n".join(_wrapped(text) for text in parts)
+
+
+def with_tables(text: str) -> str:
+    """A page with its tables as the kept figures give them."""
+
+    def marked(found: re.Match[str]) -> str:
+        name, part = found[1], found[2] or ""
+        return f"<!-- {name}{part and f': {part}'} -->\n\n{tables(name, part)}\n\n<!-- end -->\n"
+
+    return MARKED.sub(marked, text)
 
 
 def _wrapped(text: str) -> str:
@@ -52,13 +88,12 @@ def _wrapped(text: str) -> str:
 def main() -> None:
     if len(sys.argv) > 1:
         for file in Path(sys.argv[1]).glob("*.json"):
-            if file.stem in STUDIES and file.stem.startswith(("fednh", "mpfedcl")):
+            if file.stem.removesuffix("-quick") in STUDIES:
                 shutil.copy(file, DOCS / "data" / file.name)
-    for name in ("fednh.md", "mpfedcl.md"):
-        text = (DOCS / name).read_text(encoding="utf-8")
-        new = MARKED.sub(lambda found: f"<!-- {found[1]} -->\n\n{tables(found[1])}\n\n<!-- end -->\n", text)
-        (DOCS / name).write_text(new, encoding="utf-8")
-        print(f"{DOCS / name}: {len(MARKED.findall(text))} tables")
+    for file in sorted(DOCS.glob("*.md")):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(with_tables(text), encoding="utf-8")
+        print(f"{file}: {len(MARKED.findall(text))} tables")
 
 
 if __name__ == "__main__":
