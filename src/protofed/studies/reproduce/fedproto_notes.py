@@ -36,7 +36,8 @@ FEDPROTO_FEATURES = (
     "the paper and is trained: clients train a dense layer of 512 units and a head on its 1,280 features. In fedproto "
     "mixed half of the clients have another dense layer of 256 units before it, where the paper varies strides.",
     "10,000 of CIFAR-10's 50,000 training images, 60 instead of 100 images per class and client, 15 test images per "
-    "class and batches of 32, as in the authors' code (the paper has batches of 8). Its crops and flips cannot be applied to features that are computed once.",
+    "class and batches of 32, as in the authors' code (the paper has batches of 8). Its crops and flips cannot be "
+    "applied to features that are computed once.",
 )
 FEDPROTO_SUBSET = (
     "10,000 of CIFAR-10's 50,000 training images, and 60 instead of 100 images per class and client. ResNet18 with "
