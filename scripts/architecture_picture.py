@@ -14,6 +14,7 @@ ROOMS = (
     ("experiment/", "experiment file, clients, rounds, run folder, result"),
     ("engines/   trust/", "loop, stacked, pool · checks of uploads"),
     ("data/   nets/   methods/", "what an experiment chooses from"),
+    ("theory/", "the papers' bounds as functions"),
     ("root: the vocabulary", "training  core  messages  net  examples  prototypes  draws  errors"),
 )
 """From the highest room to the lowest; each may import only lower ones."""

@@ -26,7 +26,7 @@ from protofed.studies.reproduce.figures import (
     figures_of_run,
     server_in_last_rounds,
 )
-from protofed.studies.reproduce.papers import CANNOT, ENTRIES, NOT_YET, PAPER_SCALE, PARTLY, SMALLER
+from protofed.studies.reproduce.papers import CANNOT, CHECKED, ENTRIES, NOT_YET, PAPER_SCALE, PARTLY, SMALLER
 from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.reproduce.study import Cell, CellResult, Study, orderings, read_kept, study_as_json
 from test_cli import protofed as command  # noqa: F401
@@ -316,7 +316,7 @@ def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: 
     assert len(set(names)) == len(names)
     assert set(STUDIES) <= set(names)
     assert all(name in out for name in names)
-    assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, SMALLER, PARTLY, NOT_YET, CANNOT}
+    assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, SMALLER, PARTLY, NOT_YET, CANNOT, CHECKED}
     for entry in ENTRIES:
         assert not entry.how.endswith("."), entry  # the command ends the sentence
         assert entry.state != NOT_YET or " makes " not in entry.how, entry  # it "can make" what was not run yet

@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "protofed"
 VOCABULARY = ("errors", "draws", "prototypes", "examples", "net", "messages", "core", "training")
 """The modules at the root, in the order in which they may import each other."""
 LAYERS = (
+    ("theory",),
     ("data", "nets", "methods"),
     ("engines", "trust"),
     ("experiment",),
@@ -69,6 +70,7 @@ def test_imports_go_down(path):
     [
         ("core", "from protofed.methods.fedavg import FedAvg"),
         ("methods", "from protofed.nets import NETS"),
+        ("theory", "from protofed.methods import METHODS"),
         ("engines", "from protofed.experiment.config import Config"),
         ("engines", "if True:\n    from protofed.trust.guard import sift"),
         ("experiment", "def f():\n    from protofed.measures.intervals import Interval"),

@@ -38,7 +38,7 @@ def reproduce_command(
     finished: Annotated[
         bool, option("--finished", help="Make no runs: show what is finished, and say which cells are missing.")
     ] = False,
-    listed: Annotated[bool, option("--list", help="List every table and figure of the four papers.")] = False,
+    listed: Annotated[bool, option("--list", help="List every table, figure and theorem of the four papers.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a table or figure of the papers, two runs at a time, and show it next to the published numbers.

@@ -1,12 +1,15 @@
-"""Every table and figure of the four papers that shows a result, and whether it was run here."""
+"""Every table, figure and theorem of the four papers, and whether it was run or checked here."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from protofed.theory.statements import STATEMENTS
+
 PAPER_SCALE, SMALLER = "run at paper scale", "run in a smaller or changed form"
 PARTLY = "run in part, in a smaller or changed form"
 NOT_YET, CANNOT = "not run yet", "cannot be run here"
+CHECKED = "checked on clients with known constants"
 _COMMAND = "`protofed reproduce`"
 _MARGIN = "python scripts/protomargin_table.py"
 _SPIRAL = "python scripts/spiral_pictures.py"
@@ -14,7 +17,7 @@ _ENCODER = "with an encoder trained on ImageNet"
 
 
 class Entry(NamedTuple):
-    """A table or figure of a paper."""
+    """A table, figure, lemma, theorem or corollary of a paper."""
 
     name: str
     paper: str
@@ -215,8 +218,19 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
     ),
 }
 
-ENTRIES: tuple[Entry, ...] = tuple(
+_TABLES = tuple(
     Entry(f"{short}-{name}", paper, shows, state, how)
     for (short, paper), rows in _PAPERS.items()
     for name, shows, state, how in rows
 )
+_THEOREMS = tuple(
+    Entry(
+        f"{statement.paper}-{statement.name.lower().replace(' ', '')}",
+        next(paper for short, paper in _PAPERS if short == statement.paper),
+        f"{statement.name}, {statement.equations}: {statement.says}",
+        CHECKED,
+        f"{statement.verdict}; docs/theory.md, and `protofed measure DIR --what bounds` for a run",
+    )
+    for statement in STATEMENTS
+)
+ENTRIES: tuple[Entry, ...] = (*_TABLES, *_THEOREMS)
