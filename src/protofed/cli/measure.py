@@ -24,13 +24,14 @@ def measure_command(
         option(
             "--what",
             metavar="NAME",
-            help="classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, model_margins, "
-            "objective, scatter or similarity. For several, repeat --what or use commas. Default: fairness, "
-            "classification, cost.",
+            help="bounds, classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, "
+            "model_margins, objective, scatter or similarity. For several, repeat --what or use commas. Default: "
+            "fairness, classification, cost.",
         ),
     ] = None,
     client: Annotated[
-        Optional[int], option("--client", help="For classification, confusion, scatter: measure only this client.")
+        Optional[int],
+        option("--client", help="For bounds, classification, confusion, scatter: measure only this client."),
     ] = None,
     accuracy: Annotated[
         float,
@@ -44,6 +45,10 @@ def measure_command(
         option(
             "--baseline", metavar="DIR", help="For discrepancy: also show how much nearer than this run it is (FFD)."
         ),
+    ] = None,
+    every: Annotated[
+        Optional[int],
+        option("--every", min=1, help="For bounds: repeat the run, and probe every this many rounds of it."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,6 +71,7 @@ def measure_command(
         accuracy=accuracy,
         beside=Result.load(beside) if beside else None,
         baseline=Result.load(baseline) if baseline else None,
+        every=every,
     )
     if as_json:
         as_dicts = {name: measurement._asdict() for name, measurement in measurements.items()}
@@ -83,6 +89,8 @@ def measure_command(
             say(console, f"The table ({len(measurement.rows)} rows, {columns} columns) is too wide. Use --json.")
         else:
             console.print(_measure_table(measurement))
+        for note in measurement.notes:
+            say(console, note)
 
 
 def _measure_table(measurement: Measurement) -> Table:
@@ -103,11 +111,13 @@ def _measure_table(measurement: Measurement) -> Table:
 def _format_cell(value: Any) -> str:
     """A number with three decimals, or with three significant digits if it is very small or large.
 
-    >>> [_format_cell(value) for value in (None, float("nan"), 12345, 0.98765, 0.0000321, 0.0)]
-    ['-', '-', '12,345', '0.988', '3.21e-05', '0.000']
+    >>> [_format_cell(value) for value in (None, float("nan"), "2 of 3", 12345, 0.98765, 0.0000321, 0.0)]
+    ['-', '-', '2 of 3', '12,345', '0.988', '3.21e-05', '0.000']
     """
     if value is None or value != value:
         return "-"
+    if isinstance(value, str):
+        return value
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.3g}" if 0 < abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.3f}"

@@ -48,6 +48,7 @@ MAY_CHANGE = (
     "run.seconds",
     "run.checkpoint_every",
     "run.trace_every",
+    "run.monitor",
     "run.tensorboard",
     "data.root",
     "engine.workers",

@@ -12,6 +12,7 @@ from typing import Any
 from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.engine import Evaluation, RoundPlan, Split
 from protofed.errors import UserError
+from protofed.experiment.bounds.monitor import BoundsMonitor, bounds_of
 from protofed.experiment.checkpoint import latest_checkpoint, remove_checkpoints, write_checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.divergence import pull_warning
@@ -55,6 +56,10 @@ class Runner:
             self.notes.append(f"run.trace_every: {config.method_name} has no prototypes to write to trace/")
         if folder and config.run.tensorboard:
             self.watchers.append(TensorBoard(folder.path / "tensorboard"))
+        if config.run.monitor and not bounds_of(self.method):
+            self.notes.append(f"run.monitor: no paper proves a bound for {config.method_name}, so nothing is monitored")
+        elif folder and config.run.monitor:
+            self.watchers.append(BoundsMonitor(self, config.run.monitor, folder.path))
         workers = config.engine.workers or choose_workers(
             members.nets, members.train, config.train.epochs, clients_per_round(config, len(members))
         )

@@ -47,6 +47,8 @@ class RunSection:
     """write a checkpoint, from which --resume continues, every this many rounds, and after the last"""
     trace_every: Annotated[int, Ge(0)] = 0
     """save the server's prototypes to trace/ every this many rounds, and after the last; 0: never"""
+    monitor: Annotated[int, Ge(0)] = 0
+    """every this many rounds, compare the loss with the bound of the method's paper (bounds.jsonl); slow; 0: never"""
     tensorboard: bool = False
     """whether to write the numbers of rounds.jsonl to tensorboard/, too (needs protofed[tensorboard])"""
 

@@ -15,6 +15,7 @@ from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.results import Result
+from protofed.measures.bound_tables import measure_bounds
 from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1
 from protofed.measures.cost import cost_of_rounds, cost_until
 from protofed.measures.evenness import evenness
@@ -197,6 +198,7 @@ def _measure_cost(question: Question) -> Measurement:
 
 
 MEASURES: dict[str, Callable[[Question], Measurement]] = {
+    "bounds": measure_bounds,
     "classification": _measure_classification,
     "confusion": _measure_confusion,
     "cost": _measure_cost,
@@ -211,7 +213,7 @@ MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "similarity": _measure_similarity,
 }
 DEFAULT_MEASURES = ("fairness", "classification", "cost")
-_PER_CLIENT = ("classification", "confusion", "scatter")
+_PER_CLIENT = ("bounds", "classification", "confusion", "scatter")
 """The measures that can be computed for a single client."""
 
 
@@ -223,12 +225,14 @@ def measure(
     accuracy: float = 0.9,
     beside: Result | None = None,
     baseline: Result | None = None,
+    every: int | None = None,
 ) -> dict[str, Measurement]:
     """Measure a finished run.
 
     `what`: names in `MEASURES`. `client`: only this client, for measures per client. `accuracy`: the accuracy until
     which `cost` is summed. `beside`: the run that `discrepancy` compares with. `baseline`: the run of another method,
-    for how much nearer to `beside` the features are than those of the baseline.
+    for how much nearer to `beside` the features are than those of the baseline. `every`: `bounds` repeats the run and
+    probes every this many rounds; None: what run.monitor recorded, or five rounds of a repetition.
     """
     for name in what:
         if name not in MEASURES:
@@ -239,6 +243,8 @@ def measure(
         raise UserError("--beside: only discrepancy compares two runs. Add --what discrepancy.")
     if baseline is not None and beside is None:
         raise UserError("--baseline: only discrepancy has a baseline. Add --what discrepancy --beside DIR.")
-    question = Question(result, client, accuracy, other_run=beside, baseline=baseline)
+    if every is not None and "bounds" not in what:
+        raise UserError(f"--every {every}: only bounds repeats rounds. Add --what bounds.")
+    question = Question(result, client, accuracy, other_run=beside, baseline=baseline, every=every)
     with one_thread():
         return {name: MEASURES[name](question) for name in dict.fromkeys(what)}

@@ -21,10 +21,11 @@ Rows = dict[str, dict[str, Any]]
 
 
 class Measurement(NamedTuple):
-    """The values of a measure by row and column, with a description; None: there is no such value."""
+    """The values of a measure by row and column, a description, and remarks; None: there is no such value."""
 
     about: str
     rows: Rows
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Question:
     accuracy: float = 0.9  # the accuracy until which `cost` is summed
     other_run: Result | None = None  # the run that `discrepancy` compares with
     baseline: Result | None = None  # the run that is to be farther from `other_run`, for FFD
+    every: int | None = None  # `bounds` repeats the run and probes every this many rounds; None: see `bound_tables`
 
     @cached_property
     def state(self) -> State:

@@ -1,0 +1,106 @@
+"""FedProto's Theorem 1 and Corollary 1 on the clients of a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from protofed.experiment.bounds.paper import BoundRow, PaperBounds, holds
+from protofed.experiment.bounds.probe import ClientProbe
+from protofed.methods.fedproto import FedProto
+from protofed.theory import fedproto_bounds as theory
+
+
+def _premises(method: FedProto, steps: int) -> list[str]:
+    broken = {
+        f'method.distance = "{method.distance}": Lemma 2 is for the norm itself ("l2")': method.distance != "l2",
+        'method.distance = "l2": the norm is not smooth where an embedding meets its prototype': method.distance
+        == "l2",
+        'method.pooling = "written": the weights of the prototypes do not sum to 1': method.pooling == "written",
+        'method.between = "means": mini-batch gradients are biased, and the distances are summed over classes': (
+            method.between == "means"
+        ),
+        'method.prototypes = "gathered": prototypes are not those of the model at the end of the round': (
+            method.prototypes == "gathered"
+        ),
+    }
+    return [sentence for sentence, is_broken in broken.items() if is_broken]
+
+
+def _new_prototypes_factor(method: FedProto, probe: ClientProbe) -> float | None:
+    """The factor of λ L2 eta E G in Lemma 2 for the method's distance; None if a class has its first prototype now.
+
+    inf: there is no such bound for this distance.
+    """
+    labels = probe.objective.batch.y.unique()
+    old, new = probe.objective.down.prototypes, probe.next_objective.down.prototypes
+    if not ((old.support[labels, 0] > 0) == (new.support[labels, 0] > 0)).all():
+        return None
+    with torch.no_grad():
+        z = probe.objective.net.embed(probe.end, probe.objective.batch.x)
+    sums = sum((z - bank.lookup(probe.objective.batch.y)[0]).norm(dim=-1) for bank in (old, new))
+    distances = float(torch.as_tensor(sums).double().mean())
+    dim = z.shape[-1]
+    by_distance = {"l2": 1.0, "squared": distances, "mse": distances / dim, "l1": math.sqrt(dim), "emd": math.inf}
+    factor = by_distance[method.distance]
+    if method.between == "samples":
+        return factor
+    return len(labels) * factor if method.distance in ("l2", "l1") else math.inf
+
+
+def _rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:
+    """A row per client. L2 and G are those of all clients, as in Lemma 2."""
+    largest_l2, largest_g = max(p.lipschitz for p in probes), max(p.mean_norm for p in probes)
+    rows = []
+    for probe in probes:
+        first, last = probe.objective.value(probe.start), probe.objective.value(probe.end)
+        later = probe.next_objective.value(probe.next)
+        shared = {"L2": largest_l2, "G": largest_g}
+        training = theory.fedproto_lemma1(
+            L1=probe.smoothness, sigma2=probe.variance, eta=probe.lr, E=probe.steps, S=probe.squares_sum
+        )
+        factor = _new_prototypes_factor(method, probe)
+        lemma2 = theory.fedproto_lemma2(lam=method.pull, eta=probe.lr, E=probe.steps, **shared)
+        printed = None if factor is None else training + lemma2
+        corrected = None if factor is None or math.isinf(factor) else training + factor * lemma2
+        limits = {"L1": probe.smoothness, "sigma2": probe.variance, "lam": method.pull, **shared}
+        rows.append(
+            {
+                "client": probe.client,
+                "steps": probe.steps,
+                "loss": first,
+                "change": later - first,
+                "printed": printed,
+                "printed_holds": holds(later - first, printed, first),
+                "bound": corrected,
+                "holds": holds(later - first, corrected, first),
+                "training_change": last - first,
+                "training_bound": training,
+                "training_holds": holds(last - first, training, first),
+                "server_change": later - last,
+                "server_bound": None if corrected is None else corrected - training,
+                "S": probe.squares_sum,
+                "L1": probe.smoothness,
+                "sigma2": probe.variance,
+                "L2": probe.lipschitz,
+                "G": probe.mean_norm,
+                "lr": probe.lr,
+                "largest_lr": theory.fedproto_largest_eta(E=probe.steps, S=probe.squares_sum, **limits)
+                if probe.smoothness > 0
+                else None,
+                "pull": method.pull,
+                "largest_pull": theory.fedproto_corollary1_lambda(E=probe.steps, square=probe.squares[0], **shared),
+            }
+        )
+    return rows
+
+
+FEDPROTO_BOUNDS: PaperBounds[FedProto] = PaperBounds(
+    "FedProto's Theorem 1, Eq. (15)",
+    "Corollary 1, Eq. (B42) and (17)",
+    _premises,
+    _rows,
+    {"lr": "learning rate", "pull": "λ"},
+)
