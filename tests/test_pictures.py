@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch
 from protofed import cli, draws
 from protofed.data.images import PETS
 from protofed.errors import UserError
+from protofed.experiment.bounds.monitor import read_bounds
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.run import run
@@ -21,19 +23,20 @@ from protofed.measures.intervals import SettingRow, read_sweep, settings_as_json
 from protofed.measures.question import state_with_data
 from protofed.methods.fednh import FedNH
 from protofed.pictures import bands, blocks, catalogue, clients, curves, embedded, scatter, similarity, spiral
+from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.runs import FinishedRun, group_by_setting, titles
 from protofed.pictures.style import COLOURS, class_style, write_picture
 
 SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
 SPIRAL = ["data.name=spiral", "net.name=mlp_spiral", "data.limit=300", "partition.name=iid", "run.eval_every=3"]
 MADE = {
-    "fedproto": ["run.trace_every=1"],
+    "fedproto": ["run.trace_every=1", "run.monitor=1"],
     "fedproto-1": ["run.seed=1"],
     "fedavg": ["method.name=fedavg"],
     "local": ["method.name=local"],
     "protomargin": ["method.name=protomargin", "run.sample=0.5"],
-    "fednh": ["method.name=fednh"],
-    "mpfedcl": ["method.name=mpfedcl"],
+    "fednh": ["method.name=fednh", "run.monitor=2"],
+    "mpfedcl": ["method.name=mpfedcl", "run.monitor=1"],
     "fedbabu": ["method.name=fedbabu"],
     "spiral": [*SPIRAL, "method.name=fedavg"],
 }
@@ -84,6 +87,7 @@ SHOWN = {
     "embeddings": ["fedproto", "--client", "0", "--client", "2", "--class", "3", "--class", "5"],
     "attention": ["protomargin"],
     "margins": ["fedproto"],
+    "bounds": ["fedproto"],
     "sweep": ["sweep"],
     "inputs": ["spiral"],
     "spiral": ["spiral", "--client", "1", "--client", "3"],
@@ -127,6 +131,8 @@ def test_the_help_names_every_picture(draw):
         (["fedproto", "--what", "embeddings", "--client", "9"], "There is no client 9"),
         (["fedavg", "--what", "curves", "--by", "prototype"], "None of these runs has an accuracy by prototype."),
         (["fedproto", "fedavg", "--what", "partition"], "--what partition draws one run; got 2 folders."),
+        (["fedproto", "fednh", "--what", "bounds"], "--what bounds draws one run; got 2 folders."),
+        (["fedproto-1", "--what", "bounds"], "fedproto-1 has no bounds.jsonl. Run it with --set run.monitor=5"),
         (["fedproto", "--what", "curve"], 'there is no picture "curve". Did you mean "curves"?'),
         (["nowhere", "--what", "curves"], "nowhere is not a run folder"),
     ],
@@ -426,6 +432,22 @@ def test_margins_are_those_of_the_traced_prototypes(folder):
     held = last.mean[last.support[:, 0] > 0, 0]
     apart = torch.cdist(held, held).sum(1) / (len(held) - 1)
     assert line.get_ydata()[-1] == pytest.approx(float(apart.mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "panels"), [("fedproto", 4), ("fednh", 3), ("mpfedcl", 4)])
+def test_bounds_are_those_of_the_file(folder, name, panels):
+    rows = read_bounds(folder / name)
+    picture = bound_picture([FinishedRun.load(folder / name)])
+    assert len(picture.axes) == panels
+    measured = picture.axes[0].lines[0]
+    last = [row["change"] for row in rows if row["round"] == rows[-1]["round"]]
+    assert measured.get_label() == "measured"
+    assert measured.get_xdata()[-1] == rows[-1]["round"]
+    assert measured.get_ydata()[-1] == pytest.approx(sum(last) / len(last))
+    if panels == 4:
+        shares = [row["largest_lr"] / row["lr"] for row in rows if row["round"] == rows[-1]["round"]]
+        assert picture.axes[3].lines[0].get_ydata()[-1] == pytest.approx(sum(shares) / len(shares))
+    plt.close(picture)
 
 
 def test_a_sweep_is_read_as_it_was_written(folder):

@@ -20,7 +20,7 @@ def draw_command(
         option(
             "--what",
             help="curves, losses, cost, clients, partition, tsne, pca, similarity, blocks, embeddings, attention, "
-            "margins, sweep, inputs or spiral.",
+            "margins, bounds, sweep, inputs or spiral.",
         ),
     ],
     out: Annotated[Path, option("--out", help="Picture to write, .png, .svg or .pdf. It must not exist yet.")],

@@ -12,6 +12,7 @@ from protofed.errors import UserError
 from protofed.experiment.results import members_with_data
 from protofed.measures.intervals import SettingRow, read_sweep
 from protofed.pictures import blocks, clients, curves, scatter, similarity, spiral
+from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.holdings import draw_holdings
 from protofed.pictures.runs import FinishedRun
 from protofed.pictures.sweep_plot import draw_sweep
@@ -70,6 +71,7 @@ PICTURES: dict[str, Picture] = {
     ),
     "attention": Picture("the weight of each client per round (protomargin)", lambda runs, o: clients.attention(runs)),
     "margins": Picture("distances between prototypes over rounds", lambda runs, o: curves.margin_curves(runs)),
+    "bounds": Picture("the loss next to the bound of the method's paper", lambda runs, o: bound_picture(runs)),
     "sweep": Picture("accuracy along the values of a grid (DIR is a sweep's folder)", _sweep_picture, read_sweep),
     "inputs": Picture("training and test examples of two columns", lambda runs, o: spiral.input_picture(runs)),
     "spiral": Picture("embeddings of two dimensions", lambda runs, o: spiral.spiral_picture(runs, o.clients)),
