@@ -34,6 +34,7 @@ from protofed.core import (
 from protofed.errors import UserError
 from protofed.methods.parts.class_sums import class_sums
 from protofed.methods.parts.distances import Distance, distance
+from protofed.methods.parts.pull_schedule import PullSchedule, first_pull, next_pull
 from protofed.prototypes import Pooling
 
 
@@ -51,10 +52,11 @@ class BankWithHolders(NamedTuple):
 
 
 class KeptWithClasses(NamedTuple):
-    """What a client keeps: its model, and which classes it holds."""
+    """What a client keeps: its model, which classes it holds, and λ of its next round if λ changes."""
 
     params: Params
     classes: Tensor  # [classes], 0 or 1
+    pull: dict[str, Tensor] = {}  # {"pull": []} with a schedule, otherwise {}
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
 
     pull: Annotated[float, Ge(0)] = 1.0
     """λ of Eq. (7): weight of the distance between embeddings and global prototypes; 0 is the method local."""
+    pull_schedule: PullSchedule = "constant"
+    """λ over a client's rounds: `constant`, `linear` (from 0 in ten rounds), `corollary` (at most half of Eq. 17)."""
     pooling: Pooling = "clients"
     """Eq. (6): `clients` (code: plain mean over holders), `examples` (appendix: by |D_ij|), `written` (literally)."""
     distance: Distance = "mse"
@@ -105,7 +109,7 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
             _check_head_bias(client.net)
         counts = torch.bincount(client.data.labels, minlength=client.net.classes)
         params = client.fresh_params(same=self.initial_weights == "same")
-        return KeptWithClasses(params, (counts > 0).float())
+        return KeptWithClasses(params, (counts > 0).float(), first_pull(self.pull_schedule))
 
     def receive(self, kept: KeptWithClasses, down: Bank) -> Params:
         return kept.params
@@ -123,10 +127,12 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
             both = ((local.support > 0) & (known.support > 0)).to(z.dtype)
             pull = (distance(local.mean, known.mean, self.distance) * both).sum()
         observed = (sums, counts) if self.prototypes == "gathered" else ()
-        return Loss(observed, supervised=cross_entropy(logits, batch), pull=self.pull * pull)
+        weight = self.pull if self.pull_schedule == "constant" else kept.pull["pull"]
+        return Loss(observed, supervised=cross_entropy(logits, batch), pull=weight * pull)
 
     def keep(self, trained: Trained[Bank, KeptWithClasses]) -> KeptWithClasses:
-        return KeptWithClasses(trained.params, trained.kept.classes)
+        pull = next_pull(self.pull_schedule, self.pull, trained, self.loss)
+        return KeptWithClasses(trained.params, trained.kept.classes, pull)
 
     def upload(self, trained: Trained[Bank, KeptWithClasses]) -> Bank:
         """Eq. (3): the mean embedding of each class over the local set."""

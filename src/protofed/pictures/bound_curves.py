@@ -37,12 +37,12 @@ def bound_picture(runs: Sequence[FinishedRun]) -> Figure:
             f"{run.folder} has no bounds.jsonl. Run it with --set run.monitor=5, with fedproto, fednh or mpfedcl."
         )
     panels: list[tuple[str, str, Callable[[Axes], None]]] = [
-        (f"{run.method} on {run.data}: {bounds.theorem}", "change per round", lambda a: _changes(a, rows, _ROUND)),
-        ("the two parts of the bound", "change", lambda a: _changes(a, rows, _PARTS)),
-        ("estimated constants", "", lambda a: _constants(a, rows)),
+        (f"{run.method} on {run.data}: {bounds.theorem}", "change per round", lambda a: _change_lines(a, rows, _ROUND)),
+        ("the two parts of the bound", "change", lambda a: _change_lines(a, rows, _PARTS)),
+        ("estimated constants", "", lambda a: _constant_lines(a, rows)),
     ]
     if bounds.limits:
-        panels.append((bounds.corollary, "limit / value used", lambda a: _limits(a, rows, bounds.limits)))
+        panels.append((bounds.corollary, "limit / value used", lambda a: _limit_lines(a, rows, bounds.limits)))
     picture, axes = make_panels(len(panels), 1, 1.9)
     for axis, (title, label, draw) in zip(axes, panels, strict=True):
         draw(axis)
@@ -64,7 +64,7 @@ def by_round(rows: Sequence[BoundRow], column: str) -> dict[int, list[float]]:
     return values
 
 
-def _line(axis: Axes, values: dict[int, list[float]], name: str, at: int, band: bool = True) -> None:
+def _draw_line(axis: Axes, values: dict[int, list[float]], name: str, at: int, band: bool = True) -> None:
     rounds, style, colour = list(values), STYLES[at % len(STYLES)], COLOURS[at % len(COLOURS)]
     mark = MARKS[at % len(MARKS)]
     axis.plot(
@@ -82,7 +82,7 @@ def _line(axis: Axes, values: dict[int, list[float]], name: str, at: int, band: 
         axis.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _changes(axis: Axes, rows: Sequence[BoundRow], columns: dict[str, str]) -> None:
+def _change_lines(axis: Axes, rows: Sequence[BoundRow], columns: dict[str, str]) -> None:
     """A line per column; one that equals the line before is left out.
 
     A symmetric logarithmic scale shows small decreases next to large bounds.
@@ -91,20 +91,20 @@ def _changes(axis: Axes, rows: Sequence[BoundRow], columns: dict[str, str]) -> N
     for at, (name, column) in enumerate(columns.items()):
         if (values := by_round(rows, column)) and values not in shown:
             shown.append(values)
-            _line(axis, values, name.strip(), at)
+            _draw_line(axis, values, name.strip(), at)
     axis.set_yscale("symlog", linthresh=0.1)
     axis.axhline(0, color="black", linewidth=0.6)
 
 
-def _constants(axis: Axes, rows: Sequence[BoundRow]) -> None:
+def _constant_lines(axis: Axes, rows: Sequence[BoundRow]) -> None:
     """A line per constant, without bands: single clients may have values near 0."""
     for at, (name, column) in enumerate(_CONSTANTS.items()):
         if values := by_round(rows, column):
-            _line(axis, values, name, at, band=False)
+            _draw_line(axis, values, name, at, band=False)
     axis.set_yscale("log")
 
 
-def _limits(axis: Axes, rows: Sequence[BoundRow], limits: dict[str, str]) -> None:
+def _limit_lines(axis: Axes, rows: Sequence[BoundRow], limits: dict[str, str]) -> None:
     """The limit of each value, relative to the value that the run used; below 1, the run exceeds the limit."""
     for at, (column, name) in enumerate(limits.items()):
         shares = [
@@ -113,6 +113,6 @@ def _limits(axis: Axes, rows: Sequence[BoundRow], limits: dict[str, str]) -> Non
             if row[f"largest_{column}"] is not None and row[column]
         ]
         if shares:
-            _line(axis, by_round(shares, "share"), name, at)
+            _draw_line(axis, by_round(shares, "share"), name, at)
     axis.set_yscale("symlog", linthresh=1e-3)
     axis.axhline(1, color="black", linewidth=0.6)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BOUNDS_FILE = "bounds.jsonl"
 """The file of a run folder that the monitor writes: a line per client and monitored round."""
-_PAPERS: dict[type[AnyMethod], PaperBounds[Any]] = {
+_BOUNDS_BY_METHOD: dict[type[AnyMethod], PaperBounds[Any]] = {
     FedProto: FEDPROTO_BOUNDS,
     FedNH: FEDNH_BOUNDS,
     MpFedCL: MPFEDCL_BOUNDS,
@@ -37,7 +37,7 @@ METHODS_WITH_BOUNDS = ("fedproto", "fednh", "mpfedcl")
 
 def bounds_of(method: AnyMethod) -> PaperBounds[Any] | None:
     """The bounds of the method's paper; None if no paper proves any for it."""
-    return next((bounds for kind, bounds in _PAPERS.items() if isinstance(method, kind)), None)
+    return next((bounds for kind, bounds in _BOUNDS_BY_METHOD.items() if isinstance(method, kind)), None)
 
 
 def read_bounds(folder: Path) -> list[BoundRow]:

@@ -12,7 +12,7 @@ from protofed.net import added
 from protofed.theory import fednh_bounds as theory
 
 
-def _premises(method: FedNH, steps: int) -> list[str]:
+def _fednh_premises(method: FedNH, steps: int) -> list[str]:
     broken = {
         "method.learn_scale = true: s changes with the steps; the lemmas have a fixed s": method.learn_scale,
         'method.weights = "count": class means are not weighted equally': method.weights == "count",
@@ -26,7 +26,7 @@ def _scale(method: FedNH, params: Params) -> float:
     return max((abs(float(value)) for value in added(params).values()), default=method.scale)
 
 
-def _rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
+def _fednh_rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
     """A row per client: the J steps of the round, then the server's step to the next round's θ and W."""
     largest_f, largest_g = max(p.lipschitz for p in probes), max(p.mean_norm for p in probes)
     rows = []
@@ -101,8 +101,8 @@ def _rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
 FEDNH_BOUNDS: PaperBounds[FedNH] = PaperBounds(
     "FedNH's Lemma 3, Eq. (5), with the measured step of W",
     "Lemma 4",
-    _premises,
-    _rows,
+    _fednh_premises,
+    _fednh_rows,
     {},
     "No rho meets the conditions of Lemma 4 and Theorem 2: they need (1 - rho) kappa < J M_G^2, but kappa is at least "
     "2 J M_G^2 / (1 - rho). `smallest_epsilon` is what Theorem 2 could promise, `lemma1` (M_G^2) what Lemma 1 gives "

@@ -13,11 +13,13 @@ from protofed.methods.fedproto import FedProto
 from protofed.theory import fedproto_bounds as theory
 
 
-def _premises(method: FedProto, steps: int) -> list[str]:
+def _fedproto_premises(method: FedProto, steps: int) -> list[str]:
     broken = {
         f'method.distance = "{method.distance}": Lemma 2 is for the norm itself ("l2")': method.distance != "l2",
         'method.distance = "l2": the norm is not smooth where an embedding meets its prototype': method.distance
         == "l2",
+        f'method.pull_schedule = "{method.pull_schedule}": λ changes with the rounds': method.pull_schedule
+        != "constant",
         'method.pooling = "written": the weights of the prototypes do not sum to 1': method.pooling == "written",
         'method.between = "means": mini-batch gradients are biased, and the distances are summed over classes': (
             method.between == "means"
@@ -50,11 +52,13 @@ def _new_prototypes_factor(method: FedProto, probe: ClientProbe) -> float | None
     return len(labels) * factor if method.distance in ("l2", "l1") else math.inf
 
 
-def _rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:
+def _fedproto_rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:
     """A row per client. L2 and G are those of all clients, as in Lemma 2."""
     largest_l2, largest_g = max(p.lipschitz for p in probes), max(p.mean_norm for p in probes)
     rows = []
     for probe in probes:
+        constant = method.pull_schedule == "constant"
+        pull = method.pull if constant else float(probe.objective.kept.pull["pull"])
         first, last = probe.objective.value(probe.start), probe.objective.value(probe.end)
         later = probe.next_objective.value(probe.next)
         shared = {"L2": largest_l2, "G": largest_g}
@@ -62,10 +66,10 @@ def _rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:
             L1=probe.smoothness, sigma2=probe.variance, eta=probe.lr, E=probe.steps, S=probe.squares_sum
         )
         factor = _new_prototypes_factor(method, probe)
-        lemma2 = theory.fedproto_lemma2(lam=method.pull, eta=probe.lr, E=probe.steps, **shared)
+        lemma2 = theory.fedproto_lemma2(lam=pull, eta=probe.lr, E=probe.steps, **shared)
         printed = None if factor is None else training + lemma2
         corrected = None if factor is None or math.isinf(factor) else training + factor * lemma2
-        limits = {"L1": probe.smoothness, "sigma2": probe.variance, "lam": method.pull, **shared}
+        limits = {"L1": probe.smoothness, "sigma2": probe.variance, "lam": pull, **shared}
         rows.append(
             {
                 "client": probe.client,
@@ -90,7 +94,7 @@ def _rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:
                 "largest_lr": theory.fedproto_largest_eta(E=probe.steps, S=probe.squares_sum, **limits)
                 if probe.smoothness > 0
                 else None,
-                "pull": method.pull,
+                "pull": pull,
                 "largest_pull": theory.fedproto_corollary1_lambda(E=probe.steps, square=probe.squares[0], **shared),
             }
         )
@@ -100,7 +104,7 @@ def _rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:
 FEDPROTO_BOUNDS: PaperBounds[FedProto] = PaperBounds(
     "FedProto's Theorem 1, Eq. (15)",
     "Corollary 1, Eq. (B42) and (17)",
-    _premises,
-    _rows,
+    _fedproto_premises,
+    _fedproto_rows,
     {"lr": "learning rate", "pull": "λ"},
 )

@@ -12,7 +12,7 @@ from protofed.methods.mpfedcl import MpFedCL
 from protofed.theory import mpfedcl_bounds as theory
 
 
-def _premises(method: MpFedCL, steps: int) -> list[str]:
+def _mpfedcl_premises(method: MpFedCL, steps: int) -> list[str]:
     broken = {
         f"up to {steps} local steps per round: the theorem is for one": steps > 1,
         "Assumption 1 says that the loss is convex; that of a net is not (the proof does not use it)": True,
@@ -28,7 +28,7 @@ def _premises(method: MpFedCL, steps: int) -> list[str]:
     return [sentence for sentence, is_broken in broken.items() if is_broken]
 
 
-def _rows(method: MpFedCL, probes: Sequence[ClientProbe]) -> list[BoundRow]:
+def _mpfedcl_rows(method: MpFedCL, probes: Sequence[ClientProbe]) -> list[BoundRow]:
     """One row: L is the mean of the clients' objectives, weighted by their examples like the models.
 
     The theorem is for one step per round. With more, its first part has the learning rate times the steps.
@@ -111,8 +111,8 @@ def _rows(method: MpFedCL, probes: Sequence[ClientProbe]) -> list[BoundRow]:
 MPFEDCL_BOUNDS: PaperBounds[MpFedCL] = PaperBounds(
     "MP-FedCL's Theorem 1, Eq. (20), corrected",
     "Corollary 1, Eq. (21), corrected",
-    _premises,
-    _rows,
+    _mpfedcl_premises,
+    _mpfedcl_rows,
     {"lr": "learning rate"},
     "The theorem is for one full gradient step per round. With several steps, its first part has the learning rate "
     "times their number, which is not proved.",
