@@ -15,7 +15,8 @@ from protofed.theory import fedproto_bounds as theory
 
 def _fedproto_premises(method: FedProto, steps: int) -> list[str]:
     broken = {
-        f'method.distance = "{method.distance}": Lemma 2 is for the norm itself ("l2")': method.distance != "l2",
+        f'method.distance = "{method.distance}": Lemma 2 is for the norm itself ("l2"); `bound` has the factor for '
+        "this distance, if there is one": method.distance != "l2",
         'method.distance = "l2": the norm is not smooth where an embedding meets its prototype': method.distance
         == "l2",
         f'method.pull_schedule = "{method.pull_schedule}": λ changes with the rounds': method.pull_schedule

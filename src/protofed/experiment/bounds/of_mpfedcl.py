@@ -14,7 +14,8 @@ from protofed.theory import mpfedcl_bounds as theory
 
 def _mpfedcl_premises(method: MpFedCL, steps: int) -> list[str]:
     broken = {
-        f"up to {steps} local steps per round: the theorem is for one": steps > 1,
+        f"up to {steps} local steps per round: the theorem is for one; here, its first part has the learning rate "
+        "times the number of steps, which is not proved": steps > 1,
         "Assumption 1 says that the loss is convex; that of a net is not (the proof does not use it)": True,
         f'method.clustering = "{method.clustering}": centres may jump; Lemma 2 is for one mean per class': (
             method.modes > 1
@@ -31,7 +32,7 @@ def _mpfedcl_premises(method: MpFedCL, steps: int) -> list[str]:
 def _mpfedcl_rows(method: MpFedCL, probes: Sequence[ClientProbe]) -> list[BoundRow]:
     """One row: L is the mean of the clients' objectives, weighted by their examples like the models.
 
-    The theorem is for one step per round. With more, its first part has the learning rate times the steps.
+    With several steps per round, the first part of the bound has the learning rate times their number.
     """
     total = sum(probe.num_examples for probe in probes)
     weights = [probe.num_examples / total for probe in probes]
@@ -114,6 +115,4 @@ MPFEDCL_BOUNDS: PaperBounds[MpFedCL] = PaperBounds(
     _mpfedcl_premises,
     _mpfedcl_rows,
     {"lr": "learning rate"},
-    "The theorem is for one full gradient step per round. With several steps, its first part has the learning rate "
-    "times their number, which is not proved.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
@@ -26,7 +27,7 @@ def common_premises(config: Config, members: Members) -> list[str]:
         f"run.sample = {run.sample}: the proofs need all clients in every round": per_round < len(members),
         f"system.slow = {config.system.slow:g}: clients take different numbers of steps": config.system.slow > 0,
         "dropout: the steps follow another function than the loss that is measured": any(
-            isinstance(layer, nn.Dropout) and layer.p > 0 for layer in layers
+            isinstance(layer, _DropoutNd) and layer.p > 0 for layer in layers
         ),
         "batch norm: the loss of an example depends on its batch": any(net.has_batch_norm for net in members.nets),
         "ReLU or max-pooling: the gradient is not continuous, so there is no L1": any(
