@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from protofed.core import Params
 from protofed.experiment.bounds.paper import BoundRow, PaperBounds, holds
@@ -38,18 +39,18 @@ def _fednh_rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
         with_new_head, later = probe.next_objective.value(new_head), probe.next_objective.value(probe.next)
         moved = float((probe.next[head] - probe.end[head]).double().norm())
         scale = max(_scale(method, params) for params in (probe.start, probe.end, probe.next))
-        words = {
+        words: dict[str, Any] = {
             "L_g": probe.smoothness,
             "sigma2": probe.variance,
             "eta": probe.lr,
             "J": probe.steps,
             "S": probe.squares_sum,
         }
-        training = theory.fednh_training(**words)  # type: ignore[arg-type]
-        corrected = theory.fednh_lemma3(M_G=largest_g, s=scale, moved=moved, **words)  # type: ignore[arg-type]
+        training = theory.fednh_training(**words)
+        corrected = theory.fednh_lemma3(M_G=largest_g, s=scale, moved=moved, **words)
         printed = kappa = smallest_epsilon = None
         if method.rho < 1:
-            constants = {
+            constants: dict[str, Any] = {
                 "M_G": largest_g,
                 "M_f": largest_f,
                 "M_p": theory.fednh_lemma2(s=scale),
@@ -57,9 +58,9 @@ def _fednh_rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
                 "rho": method.rho,
                 "classes": classes,
             }
-            kappa = theory.fednh_kappa(**constants)  # type: ignore[arg-type]
-            smallest_epsilon = theory.fednh_theorem2_smallest_epsilon(**constants)  # type: ignore[arg-type]
-            printed = theory.fednh_lemma3_printed(rho=method.rho, kappa=kappa, **words)  # type: ignore[arg-type]
+            kappa = theory.fednh_kappa(**constants)
+            smallest_epsilon = theory.fednh_theorem2_smallest_epsilon(**constants)
+            printed = theory.fednh_lemma3_printed(rho=method.rho, kappa=kappa, **words)
         change = later - first
         rows.append(
             {
