@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
+from io import StringIO
 from itertools import product
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from protofed.cli.listing import recipes
 from protofed.data.dataset import Dataset
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.experiment.config import Config
+from protofed.experiment.results import Result
+from protofed.measures.on_demand import measure
 from protofed.studies import sweep
 from protofed.studies.recipes import recipe_file
 from protofed.studies.reproduce import fedproto, page
@@ -135,6 +140,122 @@ def test_a_cell_can_show_the_server_and_personal_models(tmp_path):
     assert figures("domains.usps.prototype") == Figures(0.25, None, None, None, 7)
     with pytest.raises(UserError, match=r"has no figure personal\.all"):
         figures("personal.all")
+
+
+def test_a_head_among_own_classes_is_read_like_any_other(tmp_path):
+    result = {
+        "accuracy": {"head": {"mean": 0.25, "std": 0.25}, "head_own": {"mean": 0.5, "std": 0.25}},
+        "cost": {"up_params": 7, "down_params": 9},
+    }
+    result |= dict.fromkeys(("method", "dataset", "seed", "rounds", "global", "seconds"))
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    (tmp_path / "clients.csv").write_text("client,test,accuracy_head,accuracy_head_own\n0,4,0.0,0.25\n1,4,0.5,0.75\n")
+    rounds = [{"round": number, "accuracy_head_own": share} for number, share in enumerate([0.2, 0.496, 0.3, 0.5], 1)]
+    (tmp_path / "rounds.jsonl").write_text(
+        "\n".join(map(json.dumps, [*rounds, *({**rounds[-1], "round": number} for number in range(5, 15))])) + "\n"
+    )
+    # running averages 1/4 and 4/8: half their difference is 0.125
+    assert figures_of_run(BY_HEAD_OWN, tmp_path) == Figures(0.5, 0.25, pytest.approx(0.125), 2, 7, 9)
+
+
+def with_figure(result: CellResult, figure: str, others: dict[str, float] | None = None) -> CellResult:
+    runs = {seed: run._replace(others=others or {}) for seed, run in result.runs.items()}
+    return CellResult(replace(result.cell, figure=figure), runs)
+
+
+def test_orderings_are_counted_again_with_an_equal_read_out():
+    shares = {"a": (0.90, 0.91, 0.92), "a, own classes": (0.97, 0.98, 0.99), "p": (0.95, 0.96, 0.97)}
+    found = [
+        made("a", "80.0", *shares["a"]),
+        with_figure(made("a, own classes", "", *shares["a, own classes"]), BY_HEAD_OWN),
+        with_figure(made("p", "90.0", *shares["p"]), BY_PROTOTYPE),
+        made("p, by head", "", 0.5, 0.5, 0.5),
+        with_figure(made("p, own classes", "", 0.6, 0.6, 0.6), BY_HEAD_OWN),  # the paper has p by prototype
+    ]
+    assert [(one.cell.row, one.cell.paper) for one in page.equal_read_out(found)] == [
+        ("a, own classes", "80.0"),
+        ("p", "90.0"),
+    ]
+    text = page.study_verdict(found)
+    assert text[0].startswith("Of the paper's 1 orderings of two methods, 1 hold")  # p above a, as in the paper
+    assert text[1].startswith("With every head choosing among the client's own classes: of the paper's 1 orderings")
+    assert text[2] == "Reversed: a, own classes above p at n = 3."
+    assert page.equal_read_out([found[0], found[2]]) == []  # nobody has read out own classes
+    assert page.equal_read_out([found[0], found[1]._replace(runs={}), found[2]]) == []
+
+
+def test_further_figures_and_details_are_shown_per_column():
+    study = Study("s", "S", (), (), (), (), {"a": "4, 100"}, also=("scatter.mean.ratio",))
+    others = {"scatter.mean.ratio": 1.25}
+    found = [
+        with_figure(made("a", "90.0 ± 0.3", 0.5, 0.5), BY_PROTOTYPE, others),
+        made("a, by head", "", 0.5, 0.5),  # the same run
+        with_figure(made("a, own classes", "", 0.5, 0.5), BY_HEAD_OWN),  # the same run
+        made("a", "80.0 ± 0.2", 0.5, 0.5, column="n = 4"),
+        made("a", "70.0 ± 0.1", column="n = 5"),
+    ]
+    found[3].runs[0] = found[3].runs[0]._replace(received=123_456.0, spread=None)
+    found[3].runs[1] = found[3].runs[1]._replace(received=123_456.0, sent=2000.0)
+    heads, lines = page.also_table(study, found)
+    assert (heads, lines) == (["", "n = 3", "n = 4", "n = 5"], [["scatter.mean.ratio, a", "1.25 ± 0", "-", "-"]])
+    details = page.details_tables(study, found)
+    assert [heads[0] for heads, _ in details] == ["n = 3", "n = 4"]  # nothing has been run for n = 5
+    assert details[0][1] == [
+        ["a", "0.0", "0.00", "0.3", "1", "100", "0.0", "4", "-"],
+        ["a, by head", "0.0", "0.00", "", "1", "", "0.0", "", "-"],
+    ]
+    assert details[1][1] == [["a", "-", "0.00", "0.2", "1", "100", "1.0", "4", "123"]]
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name.startswith("fedproto-")])
+def test_tables_of_fedproto_fit_80_characters(name):
+    study = STUDIES[name]
+    run = Figures(0.9123, 0.0123, 0.0123, 100, 13_210_000.0, 13_210_000.0, dict.fromkeys(study.also, 12.34))
+    found = [CellResult(cell, {0: run, 1: run._replace(accuracy=0.9), 2: run}) for cell in study.cells]
+    groups = page.three_columns_each(found)
+    tables = [
+        *(page.accuracy_table(group) for group in groups),
+        *(page.differences_table(study, group) for group in groups if study.pairs),
+        *(page.also_table(study, group) for group in groups if study.also),
+        *(page.details_tables(study, found) if study.sent else ()),
+    ]
+    for heads, lines in tables:
+        out = StringIO()
+        Console(file=out, width=80).print(page.rich_table(heads, lines))
+        for text in (text for line in lines for text in line[1:]):
+            assert text in out.getvalue(), (heads, text)  # nothing is cut off
+
+
+def test_kept_figures_have_what_made_their_runs(tmp_path):
+    versions = [{"commit": "abc", "torch": "2"}, {"commit": "abd", "torch": "2"}]
+    runs = {
+        seed: Figures(0.5, 0.1, 0.1, 3, 7.0, 9.0, {"prototype_all": 0.25}, made_by)
+        for seed, made_by in enumerate([versions[0], versions[1], None, versions[0]])
+    }
+    stored = study_as_json(TINY, [CellResult(cell, runs) for cell in TINY.chosen(True)], True)
+    assert stored["versions"] == versions
+    assert [run["versions"] for run in stored["cells"][0]["runs"].values()] == [0, 1, None, 0]
+    (tmp_path / "kept.json").write_text(json.dumps(stored))
+    kept = read_kept(tmp_path / "kept.json", TINY, True)
+    assert {seed: run for (cell, seed), run in kept.items() if cell == CELLS[0]} == runs
+    del stored["versions"]
+    for cell in stored["cells"]:  # as files were written before
+        for run in cell["runs"].values():
+            for key in ("received", "others", "versions"):
+                del run[key]
+    (tmp_path / "kept.json").write_text(json.dumps(stored))
+    assert read_kept(tmp_path / "kept.json", TINY, True)[CELLS[0], 0] == Figures(0.5, 0.1, 0.1, 3, 7.0)
+
+
+def test_a_measure_of_a_run_is_a_further_figure(tmp_path):
+    job = CELLS[1].job(tmp_path, 0, TINY.quick)
+    sweep.finish_run(job.out, job.config)
+    found = figures_of_run(BY_PROTOTYPE, job.out, ("scatter.pooled.ratio", "prototype distance"))
+    rows = measure(Result.load(job.out), ["scatter"])["scatter"].rows
+    assert found.others["scatter.pooled.ratio"] == rows["pooled"]["ratio"]
+    assert found.others["prototype distance"] > 0
+    assert found.received > 0
+    assert found.versions["torch"]
 
 
 def test_an_unfinished_table_says_so():

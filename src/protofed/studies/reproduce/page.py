@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.box import SIMPLE_HEAD
+from rich.padding import Padding
 from rich.table import Table
 
 from protofed.measures.intervals import Interval, paired
@@ -223,9 +224,9 @@ def unfinished_note(results: Sequence[CellResult], seeds: int) -> list[str]:
     ]
 
 
-def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """A table for the screen."""
-    table = Table(box=SIMPLE_HEAD, padding=0)  # so that three columns of ours and the paper's fit 80 characters
+def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Padding:
+    """A table for the screen, with an empty line above and below."""
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)  # so that it fits 80 characters
     for number, name in enumerate(heads):
         table.add_column(
             name,
@@ -235,7 +236,7 @@ def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
         )
     for line in lines:
         table.add_row(*line)
-    return table
+    return Padding(table, (1, 0))
 
 
 def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
