@@ -130,6 +130,12 @@ def test_a_checkpoint_every_few_rounds_and_always_at_the_end(tmp_path):
     assert checkpoint.checkpoint_names(tmp_path / "run" / "checkpoint") == ["000007", "000006"]
 
 
+@pytest.mark.parametrize(("keep", "names"), [(0, ["000003", "000002", "000001", "000000"]), (1, ["000003"])])
+def test_more_or_fewer_checkpoints_can_be_kept(keep, names, tmp_path):
+    run({**TABLE, "run": {"rounds": 3, "keep_checkpoints": keep}}, tmp_path / "run")
+    assert checkpoint.checkpoint_names(tmp_path / "run" / "checkpoint") == names
+
+
 def test_a_folder_in_use_is_refused_and_free_again_afterwards(tmp_path):
     table = {**TABLE, "run": {"rounds": 2}}
     run(table, tmp_path / "run")

@@ -30,10 +30,12 @@ class Checkpoint(NamedTuple):
     damaged: list[str]  # the names of newer checkpoints that are damaged
 
 
-def write_checkpoint(folder: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str) -> None:
-    """Write the state after this number of rounds. The previous checkpoint stays, in case this one gets damaged.
+def write_checkpoint(
+    folder: Path, rounds: int, server: Any, kept: dict[int, Any], experiment: str, keep: int = 2
+) -> None:
+    """Write the state after this number of rounds, and delete all but the newest `keep` checkpoints (0: none).
 
-    `experiment` is the digest of the config.
+    With `keep` 2 or more, an earlier one can be used if this one gets damaged. `experiment` is the digest of the config.
     """
     content = to_bytes({"server": server, "kept": {str(client): state for client, state in kept.items()}})
     name = f"{rounds:06d}"
@@ -45,7 +47,8 @@ def write_checkpoint(folder: Path, rounds: int, server: Any, kept: dict[int, Any
         "experiment": experiment,
     }
     write_atomically(folder / f"{name}.json", json.dumps({**about, "check": _checksum(about)}).encode())
-    newest = checkpoint_names(folder)[:2]
+    names = checkpoint_names(folder)
+    newest = names[:keep] if keep else names
     remove_checkpoints(
         folder, {path.stem for path in (*folder.glob("*.json"), *folder.glob("*.safetensors"))} - set(newest)
     )
@@ -73,35 +76,40 @@ def checkpoint_names(folder: Path) -> list[str]:
 def latest_checkpoint(folder: Path, method: AnyMethod, experiment: str) -> Checkpoint | None:
     """The newest intact checkpoint; None if the folder has none, an error if all are damaged."""
     names = checkpoint_names(folder)
-    types = method.types()
     for position, name in enumerate(names):
-        try:
-            about = json.loads((folder / f"{name}.json").read_text())
-            content = (folder / f"{name}.safetensors").read_bytes()
-            check = about.pop("check")
-            if check != _checksum(about) or hashlib.sha256(content).hexdigest() != about["sha256"]:
-                continue
-            parts = group_by_first_name(load(content))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
-            continue
-        if about["experiment"] != experiment:
-            raise UserError(
-                f"{folder} does not match config.toml: the file was changed, or the run is of an earlier version of "
-                "protofed. Start a new run with another --out."
-            )
-        states = group_by_first_name(parts.get("kept", {}))
-        try:
-            kept = {client: unflatten(types["kept"], states.get(str(client), {})) for client in about["clients"]}
-            server = unflatten(types["server"], parts.get("server", {}))
-        except (KeyError, ValueError) as problem:
-            raise UserError(
-                f"{folder} was written by another version of the method, whose state has other parts. "
-                "Start a new run with another --out."
-            ) from problem
-        return Checkpoint(about["rounds"], server, kept, names[:position])
+        if checkpoint := read_checkpoint(folder, name, method, experiment):
+            return checkpoint._replace(damaged=names[:position])
     if names:
         raise UserError(
             f"None of the checkpoints in {folder} is intact ({', '.join(names)}). "
             "Start the run again with another --out."
         )
     return None
+
+
+def read_checkpoint(folder: Path, name: str, method: AnyMethod, experiment: str) -> Checkpoint | None:
+    """The checkpoint with this name; None if it is damaged, an error if it is of another experiment or method."""
+    try:
+        about = json.loads((folder / f"{name}.json").read_text())
+        content = (folder / f"{name}.safetensors").read_bytes()
+        check = about.pop("check")
+        if check != _checksum(about) or hashlib.sha256(content).hexdigest() != about["sha256"]:
+            return None
+        parts = group_by_first_name(load(content))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+        return None
+    if about["experiment"] != experiment:
+        raise UserError(
+            f"{folder} does not match config.toml: the file was changed, or the run is of an earlier version of "
+            "protofed. Start a new run with another --out."
+        )
+    types, states = method.types(), group_by_first_name(parts.get("kept", {}))
+    try:
+        kept = {client: unflatten(types["kept"], states.get(str(client), {})) for client in about["clients"]}
+        server = unflatten(types["server"], parts.get("server", {}))
+    except (KeyError, ValueError) as problem:
+        raise UserError(
+            f"{folder} was written by another version of the method, whose state has other parts. "
+            "Start a new run with another --out."
+        ) from problem
+    return Checkpoint(about["rounds"], server, kept, [])

@@ -47,6 +47,7 @@ MAY_CHANGE = (
     "run.rounds",
     "run.seconds",
     "run.checkpoint_every",
+    "run.keep_checkpoints",
     "run.trace_every",
     "run.monitor",
     "run.tensorboard",

@@ -119,7 +119,8 @@ class Runner:
 
     def _write_checkpoint(self, folder: Folder) -> None:
         digest = self.config.digest()
-        write_checkpoint(folder.checkpoints, len(self.rounds), self.server, self.engine.state(), digest)
+        keep = self.config.run.keep_checkpoints
+        write_checkpoint(folder.checkpoints, len(self.rounds), self.server, self.engine.state(), digest, keep)
 
     def _is_over(self, rows: Sequence[RoundRow]) -> bool:
         """Whether the run ends after these rounds."""

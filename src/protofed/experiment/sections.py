@@ -45,6 +45,8 @@ class RunSection:
     """test the clients in each of the last this many rounds, too, for a mean over them"""
     checkpoint_every: Annotated[int, Ge(1)] = 1
     """write a checkpoint, from which --resume continues, every this many rounds, and after the last"""
+    keep_checkpoints: Annotated[int, Ge(0)] = 2
+    """number of checkpoints to keep, the newest; 0: all, so that the model can be measured round by round"""
     trace_every: Annotated[int, Ge(0)] = 0
     """save the server's prototypes to trace/ every this many rounds, and after the last; 0: never"""
     monitor: Annotated[int, Ge(0)] = 0
