@@ -38,6 +38,10 @@ def reproduce_command(
     finished: Annotated[
         bool, option("--finished", help="Make no runs: show what is finished, and say which cells are missing.")
     ] = False,
+    only: Annotated[
+        Optional[list[str]],
+        option("--only", help='Run only cells whose "ROW, COLUMN" has this form, e.g. "fedavg, *"; can be repeated.'),
+    ] = None,
     listed: Annotated[bool, option("--list", help="List every table, figure and theorem of the four papers.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -62,7 +66,7 @@ def reproduce_command(
     if kept and STUDIES[name].picture:
         raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave --kept out.")
     seeds = seeds or (STUDIES[name].quick_seeds if quick else STUDIES[name].seeds)
-    _run_study(name, quick, seeds, out, kept, finished, as_json, Console(stderr=as_json))
+    _run_study(name, quick, seeds, out, kept, finished, only or [], as_json, Console(stderr=as_json))
 
 
 def _show_list(as_json: bool) -> None:
@@ -87,6 +91,7 @@ def _run_study(
     out: Path,
     kept: Path | None,
     finished: bool,
+    only: list[str],
     as_json: bool,
     console: Console,
 ) -> None:
@@ -96,25 +101,32 @@ def _run_study(
     from protofed.pictures.style import write_picture
     from protofed.studies import sweep
     from protofed.studies.reproduce import page
-    from protofed.studies.reproduce.figures import figures_of_run
+    from protofed.studies.reproduce.figures import figures_of_run, is_finished
+    from protofed.studies.reproduce.measured import measure_checkpoints
     from protofed.studies.reproduce.studies import STUDIES
     from protofed.studies.reproduce.study import CellResult, read_kept, study_as_json
 
     study = STUDIES[name]
     kept_figures = read_kept(kept, study, quick) if kept else {}
-    jobs = study.jobs(out, seeds, quick, kept_figures)
+    jobs = study.jobs(out, seeds, quick, kept_figures, only)
+    if not jobs and only:
+        raise UserError(f"--only: no cell of {name} that is still to be run has the form {' or '.join(only)}.")
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:
         say(console, f"{len(kept_figures)} figures are taken from {kept}.")
     if not finished:
         with advice_if_stopped(same_command_continues):
             sweep.run_all(jobs, Progress(console, jobs).run_ended)
+            if study.central:
+                say(console, "Measuring the runs ...")
+                centrals = [study.central.out(out, job.seed, study.changes(quick)) for job in jobs]
+                sweep.two_at_a_time(measure_checkpoints, [job.out for job in jobs], centrals)
     results = []
     for cell in study.chosen(quick):
         figures = {seed: run for (kept_cell, seed), run in kept_figures.items() if kept_cell == cell}
         for seed in set(range(seeds)) - set(figures):
             folder = cell.out(out, seed, study.changes(quick))
-            if not finished or (folder / "result.json").exists():
+            if is_finished(cell.figure, folder):
                 sweep.check_stored_run(folder, cell.job(out, seed, study.changes(quick)).config)
                 figures[seed] = figures_of_run(cell.figure, folder, study.also)
         results.append(CellResult(cell, dict(sorted(figures.items()))))
@@ -125,7 +137,7 @@ def _run_study(
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / files[0], page.markdown_page(study, results, quick, seeds).encode())
     write_atomically(out / files[1], json.dumps(content, indent=1).encode())
-    if study.picture and not finished:
+    if study.picture and not finished and not only:
         files.append(f"{stem}.png")
         write_picture(study.picture(jobs), out / files[-1])
     if as_json:
@@ -143,6 +155,9 @@ def _run_study(
         for group in page.three_columns_each(results):
             console.print(page.rich_table(*page.also_table(study, group)))
         say(console, page.ALSO_NOTE)
+    for extra in study.extra(results) if study.extra else ():
+        console.print(page.rich_table(extra.heads, extra.lines))
+        say(console, extra.note)
     if study.sent:
         for table in page.details_tables(study, results):
             console.print(page.rich_table(*table))

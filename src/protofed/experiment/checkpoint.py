@@ -35,7 +35,7 @@ def write_checkpoint(
 ) -> None:
     """Write the state after this number of rounds, and delete all but the newest `keep` checkpoints (0: none).
 
-    With `keep` 2 or more, an earlier one can be used if this one gets damaged. `experiment` is the digest of the config.
+    With 2 or more, an earlier one can be used if this one gets damaged. `experiment` is the digest of the config.
     """
     content = to_bytes({"server": server, "kept": {str(client): state for client, state in kept.items()}})
     name = f"{rounds:06d}"

@@ -54,6 +54,15 @@ class Interval(NamedTuple):
         half = "" if self.half is None else f" ± {100 * self.half:.1f}"
         return f"{100 * self.mean:{sign}.1f}{half}"
 
+    def text(self, percent: bool, sign: str = "") -> str:
+        """The interval in percent, or as it is with about three digits, such as "0.412 ± 0.061"."""
+        if percent:
+            return self.percent(sign)
+        size = abs(self.mean)
+        digits = 3 if size < 1 else 2 if size < 100 else 0
+        half = "" if self.half is None else f" ± {self.half:.{digits}f}"
+        return f"{self.mean:{sign}.{digits}f}{half}"
+
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Interval | None:
     """The mean difference over the seeds that both have; runs with one seed share partitions, samples and batches.

@@ -128,10 +128,27 @@ def run_all(jobs: Sequence[SweepRun], report: Callable[[SweepRun, dict[str, Any]
 
     An error or Ctrl-C stops the other runs; the same call continues them later.
     """
+
+    def ended(position: int, result: dict[str, Any]) -> None:
+        report(jobs[position], result)
+
+    two_at_a_time(finish_run, [job.out for job in jobs], [job.config for job in jobs], ended)
+
+
+def two_at_a_time(
+    task: Callable[[Any, Any], Any],
+    first: Sequence[Any],
+    second: Sequence[Any],
+    report: Callable[[int, Any], None] = lambda position, result: None,
+) -> None:
+    """Call the task with each pair of arguments in two processes, and `report` with the position and result of each.
+
+    An error or Ctrl-C stops the other calls.
+    """
     unrelated = set(active_children())
     with ProcessPoolExecutor(_PROCESSES, initializer=ends_with, initargs=(os.getpid(),)) as pool:
         try:
-            pending = {pool.submit(finish_run, job.out, job.config): job for job in jobs}
+            pending = {pool.submit(task, *pair): number for number, pair in enumerate(zip(first, second, strict=True))}
             for future in as_completed(pending):
                 report(pending[future], future.result())
         except BaseException:

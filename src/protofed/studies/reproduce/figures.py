@@ -14,6 +14,7 @@ from protofed.experiment.accuracy import accuracy_mean_and_std
 from protofed.experiment.folder import Folder
 from protofed.experiment.results import Result
 from protofed.measures.on_demand import measure
+from protofed.studies.reproduce.measured import MEASURED, WEIGHTS, measured_figure
 from protofed.studies.sweep import DISTANCE, stored_distance
 
 CONVERGENCE_TOLERANCE, CONVERGENCE_ROUNDS = 0.005, 10
@@ -51,6 +52,12 @@ class Figures(NamedTuple):
     versions: Mapping[str, str | None] | None = None  # what made the run, as in result.json; None in older files
 
 
+def is_finished(figure: str, path: Path) -> bool:
+    """Whether the run in this folder is finished, and measured if this figure must be."""
+    is_measured = not figure.startswith(MEASURED) or measured_figure(path, figure) is not None
+    return (path / "result.json").exists() and is_measured
+
+
 def figures_of_run(figure: str, path: Path, also: Sequence[str] = ()) -> Figures:
     """The figures of the finished run in this folder: the one with this name, with what belongs to it, and `also`."""
     result = Folder(path).result()
@@ -75,6 +82,11 @@ def _named_figure(figure: str, path: Path, result: Mapping[str, Any]) -> Figures
     """The figure with this name, with its spread, convergence and cost."""
     rounds, sent = Folder(path).rounds(), result["cost"]["up_params"]
     section, _, key = figure.partition(".")
+    if section.startswith((MEASURED, WEIGHTS)):
+        value = measured_figure(path, figure)
+        if value is None:
+            raise UserError(f"{path} has no figure {figure}: the run was not measured. Leave --finished out.")
+        return Figures(value, None, None, None, sent)
     if section.startswith(_LAST):
         last = rounds[-int(section.removeprefix(_LAST)) :]
         values = [row[key] for row in last if row.get(key) is not None]

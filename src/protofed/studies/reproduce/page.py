@@ -67,7 +67,7 @@ def accuracy_table(results: Sequence[CellResult]) -> tuple[list[str], list[list[
 
 def _ours_and_paper(result: CellResult, most: int) -> tuple[str, str]:
     """Our accuracy and the paper's. A cell with fewer seeds than `most` says how many it has."""
-    ours = result.interval.percent() if result.runs else "not run"
+    ours = result.interval.text(result.cell.percent) if result.runs else "not run"
     if 0 < len(result.runs) < most:
         ours += f" ({len(result.runs)})"
     return ours, f"{paper_mean(result.cell.paper):.2f}" if result.cell.paper else ""
@@ -93,7 +93,7 @@ def differences_table(study: Study, results: Sequence[CellResult]) -> tuple[list
 def _difference(first: CellResult, second: CellResult, most: int) -> tuple[str, str]:
     """Our difference of two cells, with the number of seeds that both have if it is below `most`, and the paper's."""
     gap = paired(first.accuracy, second.accuracy)
-    ours = gap.percent("+") if gap else "not run"
+    ours = gap.text(first.cell.percent, "+") if gap else "not run"
     if gap and gap.number < most:
         ours += f" ({gap.number})"
     if not (first.cell.paper and second.cell.paper):
@@ -257,6 +257,8 @@ def markdown_page(study: Study, results: Sequence[CellResult], quick: bool, seed
         parts += [ALSO_NOTE, markdown_table(*also_table(study, results))]
     if study.sent:
         parts += [DETAILS_NOTE, *(markdown_table(*table) for table in details_tables(study, results))]
+    for table in study.extra(results) if study.extra else ():
+        parts += [table.note, markdown_table(table.heads, table.lines)]
     parts += [QUICK_NOTE] if quick else study_verdict(results)
     if study.differences:
         parts += ["Known differences from the paper:", "\n".join(f"- {line}" for line in study.differences)]

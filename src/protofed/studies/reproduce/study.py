@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,8 @@ class Cell:
     recipe: str  # its name in recipes/, without .toml
     words: tuple[str, ...] = ()  # changes to the recipe, "section.key=value"
     paper: str = ""  # the paper's figure, "95.04 ± 6.48"; "" if the paper does not have this cell
-    figure: str = BY_HEAD  # a path in result.json, or "last N." or "round N." and a column of rounds.jsonl
+    figure: str = BY_HEAD  # a path in result.json, or "last N." or "round N." and a column of rounds.jsonl, or measured
+    percent: bool = True  # whether the figure is shown in percent
 
     def all_words(self, changes: Sequence[str]) -> list[str]:
         """The cell's words and these changes to them. The last word for a key counts."""
@@ -58,6 +60,14 @@ class Cell:
         return SweepRun(f"{self.row}, {self.column}", seed, self.out(root, seed, changes), config)
 
 
+class ExtraTable(NamedTuple):
+    """A table that is computed from the cells of a study."""
+
+    note: str
+    heads: list[str]
+    lines: list[list[str]]
+
+
 @dataclass(frozen=True)
 class Study:
     """A table or figure, with a quick version of it."""
@@ -75,6 +85,8 @@ class Study:
     pairs: tuple[tuple[str, str], ...] = ()  # rows whose difference is shown, the second subtracted from the first
     note: str = ""  # what the figures are, if they are not accuracies over clients
     also: tuple[str, ...] = ()  # names in `Figures.others` that a table shows; "scatter.mean.ratio" is measured
+    extra: Callable[[Sequence[CellResult]], list[ExtraTable]] | None = None
+    central: Cell | None = None  # the runs on pooled data, with which all runs are compared when they are measured
 
     def chosen(self, quick: bool) -> tuple[Cell, ...]:
         """The cells of the full or the quick version."""
@@ -84,14 +96,23 @@ class Study:
         """The changes to every run of the full or the quick version."""
         return self.quick if quick else ()
 
-    def jobs(self, root: Path, seeds: int, quick: bool, kept: KeptFigures | None = None) -> list[SweepRun]:
-        """All runs without kept figures, seed by seed, each of them once."""
+    def jobs(
+        self, root: Path, seeds: int, quick: bool, kept: KeptFigures | None = None, only: Sequence[str] = ()
+    ) -> list[SweepRun]:
+        """All runs without kept figures, seed by seed, each of them once.
+
+        `only`: patterns such as "fedavg, *"; a run is made if one of them matches the "ROW, COLUMN" of one of its
+        cells. The central runs are always made.
+        """
         by_folder: dict[Path, SweepRun] = {}
         for seed in range(seeds):
             for cell in self.chosen(quick):
                 if (cell, seed) in (kept or {}):
                     continue
                 job = cell.job(root, seed, self.changes(quick))
+                is_central = self.central is not None and cell.words == self.central.words
+                if only and not is_central and not any(fnmatchcase(job.setting, pattern) for pattern in only):
+                    continue
                 by_folder.setdefault(job.out, job)
         return list(by_folder.values())
 

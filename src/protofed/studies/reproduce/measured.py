@@ -1,0 +1,95 @@
+"""Figures measured on the finished runs of a study: the server's model round by round, and the weights of clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from protofed.core import cross_entropy
+from protofed.engines.threads import one_thread
+from protofed.errors import UserError
+from protofed.experiment.checkpoint import checkpoint_names, read_checkpoint
+from protofed.experiment.folder import Folder, read_json, write_atomically
+from protofed.experiment.results import Result
+from protofed.experiment.roster import draw_roster
+from protofed.measures.discrepancy import bandwidth, gradient_dissimilarity, mean_mmd
+from protofed.measures.of_features import evenly_spaced_rows, mean_margins, model_prototypes
+from protofed.measures.question import state_with_data
+
+MEASURED, WEIGHTS = "measured", "weights"
+"""How their names begin: "measured.KEY" after the last round, "measured N.KEY" after round N, "weights.std"."""
+_MEASURED_FILE = "measured.json"
+_FEATURES_PER_CLIENT, _CENTRAL_FEATURES = 500, 1000
+"""The largest numbers of features that MMD compares."""
+
+
+def measure_checkpoints(out: Path, central: Path) -> None:
+    """Measure the server's model at every checkpoint of a finished run, and write the figures to measured.json.
+
+    `central`: the finished run on pooled data, with whose features MMD compares. The run must share one model, and
+    must have kept its checkpoints (`run.keep_checkpoints = 0`). Per checkpoint:
+
+    margin, margin_round: Eq. (15) as the mean distance between classes, of the model's prototypes on the training
+    examples of all clients, or of those sampled in the round; mmd: Eq. (16), over the clients sampled in the round;
+    gradients: Fig. 2, third row, over all clients.
+    """
+    if (out / _MEASURED_FILE).exists():
+        return
+    with one_thread():
+        reference = Result.load(central)
+        centre = state_with_data(reference).model(0)
+        q = evenly_spaced_rows(centre.net.features(centre.params, centre.data)[0], _CENTRAL_FEATURES)
+        width = bandwidth(q)
+        state = state_with_data(Result.load(out))
+        config, members, method, net = state.config, state.members, state.config.method, state.members.nets[0]
+        rows: list[dict[str, float]] = []
+        folder = Folder(out).checkpoints
+        for name in reversed(checkpoint_names(folder)):
+            checkpoint = read_checkpoint(folder, name, method, config.digest())
+            if checkpoint is None:
+                raise UserError(f"Checkpoint {name} in {folder} is damaged. Delete {out} to run it again.")
+            if not checkpoint.rounds:
+                continue
+            params = method.receive(checkpoint.kept[0], method.broadcast(checkpoint.server, 0))
+            sampled = [members.train[client] for client in draw_roster(config, members, checkpoint.rounds - 1).sampled]
+            features = [evenly_spaced_rows(net.features(params, part)[0], _FEATURES_PER_CLIENT) for part in sampled]
+            rows.append(
+                {
+                    "round": checkpoint.rounds,
+                    "margin": mean_margins(model_prototypes(net, params, members.train))["between"],
+                    "margin_round": mean_margins(model_prototypes(net, params, sampled))["between"],
+                    "mmd": mean_mmd(features, q, width),
+                    "gradients": gradient_dissimilarity(net, params, members.train, cross_entropy),
+                }
+            )
+    write_atomically(out / _MEASURED_FILE, json.dumps({"rounds": rows}, indent=1).encode())
+
+
+def measured_rounds(out: Path) -> list[dict[str, Any]]:
+    """The figures of `measure_checkpoints`, by round; [] if the run was not measured."""
+    return read_json(out / _MEASURED_FILE, "rounds")["rounds"] if (out / _MEASURED_FILE).exists() else []
+
+
+def measured_figure(out: Path, name: str) -> float | None:
+    """The figure with this name; None if the run was not measured."""
+    section, _, key = name.partition(".")
+    if section == WEIGHTS:
+        return float(np.std(client_weights(out)))
+    number = section.removeprefix(MEASURED).strip()
+    rows = [row for row in measured_rounds(out) if not number or row["round"] == int(number)]
+    return float(rows[-1][key]) if rows else None
+
+
+def client_weights(out: Path) -> np.ndarray:
+    """Fig. S2: the weights of clients in all rounds but the first. Without attention they are the shares by size."""
+    folder = Folder(out)
+    sizes = np.array([len(client["train"]) for client in (folder.partition() or {})["clients"]], dtype=float)
+    weights = []
+    for row in folder.rounds()[1:]:
+        if row["clients"]:
+            shares = sizes[row["clients"]]
+            weights.append(np.array(row["attention"]) if "attention" in row else shares / max(shares.sum(), 1))
+    return np.concatenate(weights)
