@@ -11,7 +11,6 @@ PARTLY = "run in part, in a smaller or changed form"
 NOT_YET, CANNOT = "not run yet", "cannot be run here"
 CHECKED = "checked on clients with known constants"
 _COMMAND = "`protofed reproduce`"
-_MARGIN = "python scripts/protomargin_table.py"
 _SPIRAL = "python scripts/spiral_pictures.py"
 _ENCODER = "with an encoder trained on ImageNet"
 
@@ -143,23 +142,62 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
     ),
     ("protomargin", "Prototype-guided FL (Michieli & Ozay 2021)"): (
         (
-            "table2",
-            "Table 2: synthetic, MNIST",
-            SMALLER,
-            f"`{_MARGIN} table2` makes it with 3 epochs instead of 20 and without FedAtt",
+            "table1",
+            "Table 1: statistics of the data",
+            NOT_YET,
+            f"{_COMMAND} can make the rows of synthetic and MNIST in seconds",
         ),
-        ("table3", "Table 3: ablations on MNIST", SMALLER, f"`{_MARGIN} table3` makes it with 3 epochs instead of 20"),
+        ("table2", "Table 2: synthetic", NOT_YET, f"{_COMMAND} can make it at the paper's scale, in hours"),
+        ("table2-mnist", "Table 2: MNIST", NOT_YET, f"{_COMMAND} can make it with 20 epochs and a dense net, in days"),
         (
-            "table4",
-            "Table 4: margins and FFD; synthetic, MNIST",
-            SMALLER,
-            f"`{_MARGIN} table4` makes it without the correlation of margin and accuracy",
+            "table2-small",
+            "Table 2: MNIST, small",
+            NOT_YET,
+            f"{_COMMAND} can make it with 3 epochs, 10,000 images and a dense net, in hours",
         ),
         (
-            "figure2",
-            "Fig. 2, 3, 4, S2: curves, attention; synthetic, MNIST",
-            SMALLER,
-            f"`{_MARGIN} pictures` makes them with 3 epochs instead of 20",
+            "table3",
+            "Table 3: ablations on MNIST",
+            NOT_YET,
+            f"{_COMMAND} can make it with 20 epochs and a dense net, in days",
+        ),
+        (
+            "table3-small",
+            "Table 3: MNIST, small",
+            NOT_YET,
+            f"{_COMMAND} can make it with 3 epochs, 10,000 images and a dense net, in hours",
+        ),
+        ("table4", "Table 4: margins, FFD; synthetic", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        ("table4-mnist", "Table 4: margins, FFD; MNIST", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        (
+            "table4-small",
+            "Table 4: margins, FFD; MNIST, small",
+            NOT_YET,
+            f"{_COMMAND} can make it from the runs of Table 2",
+        ),
+        ("figure2", "Fig. 2: curves; synthetic", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        ("figure2-mnist", "Fig. 2: curves; MNIST", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        ("figure2-small", "Fig. 2: curves; MNIST, small", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        ("figure3", "Fig. 3, 4: margins, MMD; synthetic", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        (
+            "figure3-mnist",
+            "Fig. 3, 4: margins, MMD; MNIST",
+            NOT_YET,
+            f"{_COMMAND} can make it from the runs of Table 2",
+        ),
+        (
+            "figure3-small",
+            "Fig. 3, 4: margins, MMD; MNIST, small",
+            NOT_YET,
+            f"{_COMMAND} can make it from the runs of Table 2",
+        ),
+        ("figureS2", "Fig. S2: attention; synthetic", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        ("figureS2-mnist", "Fig. S2: attention; MNIST", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
+        (
+            "figureS2-small",
+            "Fig. S2: attention; MNIST, small",
+            NOT_YET,
+            f"{_COMMAND} can make it from the runs of Table 2",
         ),
         (
             "femnist",
