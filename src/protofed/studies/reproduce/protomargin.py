@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from protofed.studies.reproduce.figures import server_in_last_rounds
 from protofed.studies.reproduce.margin_pictures import (
     draw_accuracy_loss_gradients,
     draw_client_weights,
@@ -18,7 +19,7 @@ from protofed.studies.reproduce.published import (
     PROTOMARGIN_TABLE3,
     PROTOMARGIN_TABLE4,
 )
-from protofed.studies.reproduce.study import Cell, Study, server_in_last_rounds
+from protofed.studies.reproduce.study import Cell, Study
 
 _LAST = 20
 """The paper shows moving averages over a tenth of 200 rounds, so that a final figure is a mean over the last 20."""
