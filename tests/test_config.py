@@ -87,7 +87,10 @@ def test_every_recipe_is_valid(recipe):
         ),
         ({"partition": {"name": "iid", "alpha": 1}}, "partition.alpha: unknown key. partition iid has no options."),
         ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. Known: initial_weights."),
-        ({"method": {"distance": "l3"}}, 'method.distance: got "l3". Known: cross_entropy, emd, l1, l2, mse, relu_l2, squared.'),
+        (
+            {"method": {"distance": "l3"}},
+            'method.distance: got "l3". Known: cross_entropy, emd, l1, l2, mse, relu_l2, squared.',
+        ),
         (
             {"method": {"distance": "sqared"}},
             'method.distance: got "sqared". Did you mean "squared"? Known: cross_entropy, emd, l1, l2, mse, relu_l2, squared.',
