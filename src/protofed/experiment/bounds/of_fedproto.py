@@ -6,19 +6,24 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from protofed.experiment.bounds.paper import BoundRow, PaperBounds, holds
 from protofed.experiment.bounds.probe import ClientProbe
 from protofed.methods.fedproto import FedProto
+from protofed.methods.parts.distances import SMOOTH_BELOW
 from protofed.theory import fedproto_bounds as theory
+
+STEEPEST = 4 / 3
+"""The largest slope of a smoothed norm, d² (2w - d) / w², at d = 2w / 3."""
 
 
 def _fedproto_premises(method: FedProto, steps: int) -> list[str]:
     broken = {
         f'method.distance = "{method.distance}": Lemma 2 is for the norm itself ("l2"); `bound` has the factor for '
         "this distance, if there is one": method.distance != "l2",
-        'method.distance = "l2": the norm is not smooth where an embedding meets its prototype': method.distance
-        == "l2",
+        f'method.distance = "l2": below {SMOOTH_BELOW} the norm is smoothed, and up to 4/3 times as steep; `bound` has '
+        "this factor": method.distance == "l2",
         f'method.pull_schedule = "{method.pull_schedule}": λ changes with the rounds': method.pull_schedule
         != "constant",
         'method.pooling = "written": the weights of the prototypes do not sum to 1': method.pooling == "written",
@@ -37,20 +42,27 @@ def _new_prototypes_factor(method: FedProto, probe: ClientProbe) -> float | None
 
     inf: there is no such bound for this distance.
     """
-    labels = probe.objective.batch.y.unique()
-    old, new = probe.objective.down.prototypes, probe.next_objective.down.prototypes
+    y = probe.objective.batch.y
+    labels, old, new = y.unique(), probe.objective.down.prototypes, probe.next_objective.down.prototypes
     if not ((old.support[labels, 0] > 0) == (new.support[labels, 0] > 0)).all():
         return None
     with torch.no_grad():
         z = probe.objective.net.embed(probe.end, probe.objective.batch.x)
-    sums = sum((z - bank.lookup(probe.objective.batch.y)[0]).norm(dim=-1) for bank in (old, new))
-    distances = float(torch.as_tensor(sums).double().mean())
-    dim = z.shape[-1]
-    by_distance = {"l2": 1.0, "squared": distances, "mse": distances / dim, "l1": math.sqrt(dim), "emd": math.inf}
-    factor = by_distance[method.distance]
+    part = F.relu if method.distance == "relu_l2" else torch.Tensor.double
+    before, after = ((part(z) - part(bank.lookup(y)[0])).double().norm(dim=-1) for bank in (old, new))
+    distances, dim = float((before + after).mean()), z.shape[-1]
+    steep = float(torch.where(torch.minimum(before, after) < SMOOTH_BELOW, STEEPEST, 1.0).mean())
+    by_distance = {
+        "l2": steep,
+        "relu_l2": steep,
+        "l1": STEEPEST * math.sqrt(dim),
+        "squared": distances,
+        "mse": distances / dim,
+    }
+    factor = by_distance.get(method.distance, math.inf)
     if method.between == "samples":
         return factor
-    return len(labels) * factor if method.distance in ("l2", "l1") else math.inf
+    return len(labels) * STEEPEST if method.distance == "l2" else math.inf  # class means: a sum over classes
 
 
 def _fedproto_rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:

@@ -17,7 +17,7 @@ the corrected one (None: it does not apply), `training_*` and `server_*` its two
 and the limits that the paper would allow.
 """
 OneMethod = TypeVar("OneMethod", bound=AnyMethod)
-_ROUNDING = 1e-6
+_LOSS_ROUNDING = 1e-6
 """The loss is a sum in single precision."""
 
 
@@ -35,4 +35,4 @@ class PaperBounds(Generic[OneMethod]):
 
 def holds(change: float, bound: float | None, loss: float) -> bool | None:
     """Whether a change is at most its bound, up to the rounding of a loss of this size; None without a bound."""
-    return None if bound is None else change <= bound + _ROUNDING * (1 + abs(loss))
+    return None if bound is None else change <= bound + _LOSS_ROUNDING * (1 + abs(loss))

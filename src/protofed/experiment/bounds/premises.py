@@ -21,6 +21,9 @@ def common_premises(config: Config, members: Members) -> list[str]:
         f"train.momentum = {train.momentum:g}: the proofs are for plain SGD": train.optimiser == "sgd"
         and train.momentum > 0,
         f"train.decay = {train.decay:g}: the number of rounds is for a constant learning rate": train.decay < 1,
+        f"train.decay_rounds = {train.decay_rounds}: the number of rounds is for a constant learning rate": (
+            train.decay_rounds > 0
+        ),
         f"train.weight_decay = {train.weight_decay:g}: the steps also shrink the weights": train.weight_decay > 0,
         f"train.clip = {train.clip:g}: a clipped gradient is biased": train.clip > 0,
         f"train.augment = {list(train.augment)}: the examples change from step to step": bool(train.augment),
