@@ -9,6 +9,7 @@ have the name `NAME-quick`. `<!-- NAME: PART -->` has a part of them, one of `PA
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from protofed.errors import UserError
 from protofed.studies.reproduce import page
+from protofed.studies.reproduce.partition_table import PARTITION_TABLE, partition_table
 from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.reproduce.study import CellResult, Study, read_kept
 
@@ -30,10 +32,17 @@ def main_tables(study: Study, results: list[CellResult]) -> list[str]:
     return [page.markdown_table(*page.accuracy_table(results)), *pairs]
 
 
+def extra_tables(study: Study, results: list[CellResult]) -> list[str]:
+    """The tables that are computed from the cells, each after a sentence about it."""
+    extra = study.extra(results) if study.extra else []
+    return [text for table in extra for text in (table.note, page.markdown_table(table.heads, table.lines))]
+
+
 PARTS: dict[str, Callable[[Study, list[CellResult]], list[str]]] = {
     "": main_tables,
     "details": lambda study, results: [page.markdown_table(*table) for table in page.details_tables(study, results)],
     "also": lambda study, results: [page.markdown_table(*page.also_table(study, results))],
+    "extra": extra_tables,
     "verdict": lambda study, results: page.study_verdict(results),
 }
 """The parts of a study's tables, as paragraphs."""
@@ -53,6 +62,9 @@ def study_results(name: str) -> tuple[Study, list[CellResult]] | None:
 
 def tables(name: str, part: str = "") -> str:
     """The tables of a study, with a sentence if it is not finished."""
+    if name == PARTITION_TABLE:
+        rows = json.loads((DOCS / "data" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+        return page.markdown_table(*partition_table(rows))
     try:
         found = study_results(name)
     except UserError:
@@ -88,7 +100,7 @@ def _wrapped(text: str) -> str:
 def main() -> None:
     if len(sys.argv) > 1:
         for file in Path(sys.argv[1]).glob("*.json"):
-            if file.stem.removesuffix("-quick") in STUDIES:
+            if file.stem.removesuffix("-quick") in (*STUDIES, PARTITION_TABLE):
                 shutil.copy(file, DOCS / "data" / file.name)
     for file in sorted(DOCS.glob("*.md")):
         text = file.read_text(encoding="utf-8")

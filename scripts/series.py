@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,3 @@ def result_of(out: Path, recipe: str | None, words: str) -> dict[str, Any]:
     if not (out / "result.json").exists():
         print(f"{out} ...", file=sys.stderr, flush=True)
     return sweep.finish_run(out, Config.load(recipe, words.split()))
-
-
-def two_at_a_time(task: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The results of the task for each job, in the order of the jobs, from two processes."""
-    with ProcessPoolExecutor(2) as pool:
-        return list(pool.map(task, *zip(*jobs, strict=True)))

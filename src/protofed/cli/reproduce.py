@@ -53,10 +53,14 @@ def reproduce_command(
     from rich.console import Console
 
     from protofed.studies.reproduce.papers import ENTRIES
+    from protofed.studies.reproduce.partition_table import PARTITION_TABLE
     from protofed.studies.reproduce.studies import STUDIES
 
     if listed or name is None:
         _show_list(as_json)
+        return
+    if name == PARTITION_TABLE:
+        _show_partitions(out, as_json, Console(stderr=as_json))
         return
     if name not in STUDIES:
         entry = next((entry for entry in ENTRIES if entry.name == name), None)
@@ -84,6 +88,27 @@ def _show_list(as_json: bool) -> None:
                 print(f"  {entry.name:<{width}}  {entry.shows}\n  {'':<{width}}    {entry.state}: {entry.how}")
 
 
+def _show_partitions(out: Path, as_json: bool, console: Console) -> None:
+    """Write and show the statistics of partitions, which need no runs; --quick and --seeds change nothing."""
+    from protofed.cli.screen import say
+    from protofed.experiment.folder import write_atomically
+    from protofed.studies.reproduce import page, partition_table
+
+    name, rows = partition_table.PARTITION_TABLE, partition_table.partition_rows()
+    heads, lines = partition_table.partition_table(rows)
+    parts = [f"# {partition_table.PARTITION_TITLE}", partition_table.PARTITION_NOTE, page.markdown_table(heads, lines)]
+    content = {"name": name, "title": partition_table.PARTITION_TITLE, "rows": rows}
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / f"{name}.md", ("\n\n".join(parts) + "\n").encode())
+    write_atomically(out / f"{name}.json", json.dumps(content, indent=1).encode())
+    if as_json:
+        print(json.dumps(content, indent=1))
+        return
+    console.print(page.rich_table(heads, lines))
+    for line in (partition_table.PARTITION_NOTE, f"Written to {shlex.quote(str(out))}: {name}.md, {name}.json."):
+        say(console, line)
+
+
 def _run_study(
     name: str,
     quick: bool,
@@ -109,8 +134,6 @@ def _run_study(
     study = STUDIES[name]
     kept_figures = read_kept(kept, study, quick) if kept else {}
     jobs = study.jobs(out, seeds, quick, kept_figures, only)
-    if not jobs and only:
-        raise UserError(f"--only: no cell of {name} that is still to be run has the form {' or '.join(only)}.")
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:
         say(console, f"{len(kept_figures)} figures are taken from {kept}.")

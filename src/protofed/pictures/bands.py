@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,11 +18,7 @@ from protofed.pictures.style import (
     set_wrapped_title,
     use_log_ticks,
     with_column_fonts,
-    write_picture,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class BandPanel(NamedTuple):
@@ -95,8 +91,3 @@ def draw_bands(panels: Sequence[BandPanel], columns: int = 2, window: int = 1) -
         columnspacing=1.2,
     )
     return picture
-
-
-def write_bands(panels: Sequence[BandPanel], out: Path, columns: int = 2) -> None:
-    """Write the panels in the format that the file name's ending says."""
-    write_picture(draw_bands(panels, columns), out)

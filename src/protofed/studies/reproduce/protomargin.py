@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from protofed.studies.reproduce.figures import server_in_last_rounds
@@ -12,6 +11,7 @@ from protofed.studies.reproduce.margin_pictures import (
     draw_client_weights,
     draw_margins_and_mmd,
 )
+from protofed.studies.reproduce.margin_scales import MARGIN_SCALES, MarginScale
 from protofed.studies.reproduce.over_slow import SLOW, columns_over_slow, margins_over_slow
 from protofed.studies.reproduce.published import (
     PROTOMARGIN_CENTRAL,
@@ -28,68 +28,6 @@ _DROP = "system.late=drop"
 _DEVIATION, _DISTANCE = "method.attention=deviation", "method.exponent=distance"
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """A dataset and the size of its runs."""
-
-    suffix: str  # of the studies' names
-    data: str  # its name in `published`
-    title: str
-    recipe: str
-    words: tuple[str, ...]
-    mu: str  # FedProx's weight of the proximal term, S2
-    central: tuple[str, ...]  # the run on pooled data
-    quick: tuple[str, ...]
-    differences: tuple[str, ...]
-
-
-_POOLED = ("partition.name=pooled", "data.clients=1", "run.sample=1.0", "system.slow=0", "method.name=fedavg")
-_DENSE = ("net.name=mlp", "net.hidden=[128]", "net.dim=64")
-_SMALL = (*_DENSE, "train.epochs=3", "data.limit=10000", "eval.test=dataset")
-_DENSE_NET = "The net has dense layers of 128 and 64 units instead of the paper's convolutions."
-_SCALES = (
-    _Scale(
-        "",
-        "synthetic",
-        "synthetic(1, 1)",
-        "protomargin-synthetic",
-        (),
-        "0.1",
-        (*_POOLED, "run.rounds=200", "train.epochs=1"),
-        ("run.rounds=20", "train.epochs=2"),
-        (
-            "The data follow the law and have the client sizes of FedProx's published file, but are another draw. A "
-            "seed changes the sampling and the initial weights, not the data.",
-        ),
-    ),
-    _Scale(
-        "-mnist",
-        "mnist",
-        "MNIST, 20 epochs, a dense net",
-        "protomargin-mnist",
-        _DENSE,
-        "1.0",
-        (*_DENSE, *_POOLED, "run.rounds=60", "train.epochs=1"),
-        ("run.rounds=20", "train.epochs=1", "data.limit=20000"),
-        (_DENSE_NET,),
-    ),
-    _Scale(
-        "-small",
-        "mnist",
-        "MNIST, small: 3 epochs, 10,000 images, a dense net",
-        "protomargin-mnist",
-        (*_SMALL, "partition.smallest=1"),
-        "1.0",
-        (*_SMALL, *_POOLED, "run.rounds=60", "train.epochs=1"),
-        ("run.rounds=20", "train.epochs=1"),
-        (
-            _DENSE_NET,
-            "3 epochs instead of 20, 10,000 training images instead of 80 % of 69,000, and one image instead of five "
-            "of each class before a power law divides the rest.",
-            "The test set is MNIST's own, 10,000 images, instead of a fifth of each client, which would be too small.",
-        ),
-    ),
-)
 _IN_ALL = (
     "The paper does not give the batch size (64 here) and the options of FedAtt (those of its authors' code here). "
     "FedAtt leaves slow clients out, as FedAvg does; the paper does not say it.",
@@ -131,7 +69,7 @@ _ABLATIONS: dict[str, tuple[str, ...]] = {
     "deviation, single -1": (_DEVIATION, "method.single=minus_one"),
 }
 """Table 3's rows, then the readings that it does not have."""
-_PAIRS = (
+_MARGIN_PAIRS = (
     ("protomargin, deviation", "fairness + toleration"),
     ("protomargin", "fairness + toleration"),
     ("protomargin, d+ only", "fairness + toleration"),
@@ -146,7 +84,7 @@ _PAIRS = (
 
 
 def _cell(
-    scale: _Scale,
+    scale: MarginScale,
     row: str,
     column: str,
     method: Sequence[str],
@@ -161,7 +99,10 @@ def _cell(
 
 
 def _by_slow(
-    scale: _Scale, methods: Mapping[str, Sequence[str]], kinds: Mapping[str, str], paper: Mapping[str, Sequence[str]]
+    scale: MarginScale,
+    methods: Mapping[str, Sequence[str]],
+    kinds: Mapping[str, str],
+    paper: Mapping[str, Sequence[str]],
 ) -> list[Cell]:
     """A row per method, and for each kind of figure a column per share of slow clients."""
     return [
@@ -173,7 +114,7 @@ def _by_slow(
     ]
 
 
-def _by_figure(scale: _Scale, methods: Mapping[str, Sequence[str]], figures: Mapping[str, str]) -> list[Cell]:
+def _by_figure(scale: MarginScale, methods: Mapping[str, Sequence[str]], figures: Mapping[str, str]) -> list[Cell]:
     """A row per method and share of slow clients, and a column per figure."""
     return [
         _cell(scale, f"{name}, slow {slow}", column, words, slow, "", figure, column == "accuracy")
@@ -183,13 +124,13 @@ def _by_figure(scale: _Scale, methods: Mapping[str, Sequence[str]], figures: Map
     ]
 
 
-def _central(scale: _Scale, column: str, figure: str) -> Cell:
+def _central(scale: MarginScale, column: str, figure: str) -> Cell:
     is_accuracy = column == "accuracy"
     paper = PROTOMARGIN_CENTRAL[scale.data] if is_accuracy else PROTOMARGIN_TABLE4[scale.data]["central"][0]
     return Cell("central", column, scale.recipe, scale.central, paper, figure, is_accuracy)
 
 
-def _study(name: str, title: str, scale: _Scale, cells: Sequence[Cell], **more: object) -> Study:
+def _study(name: str, title: str, scale: MarginScale, cells: Sequence[Cell], **more: object) -> Study:
     rows = {cell.row for cell in cells}
     columns = tuple(dict.fromkeys(cell.column for cell in cells))
     by_slow = all("slow" in column for column in columns)
@@ -201,12 +142,12 @@ def _study(name: str, title: str, scale: _Scale, cells: Sequence[Cell], **more: 
         tuple(column for column in columns if column.endswith("slow 0.8")) if by_slow else columns,
         (*scale.differences, *_IN_ALL),
         quick_seeds=1,
-        pairs=tuple(pair for pair in _PAIRS if rows.issuperset(pair)),
+        pairs=tuple(pair for pair in _MARGIN_PAIRS if rows.issuperset(pair)),
         **more,  # type: ignore[arg-type]
     )
 
 
-def _table2(scale: _Scale) -> Study:
+def _table2(scale: MarginScale) -> Study:
     published = PROTOMARGIN_TABLE2[scale.data]
     papers = {
         kind: {
@@ -222,7 +163,7 @@ def _table2(scale: _Scale) -> Study:
     )
 
 
-def _table3(scale: _Scale) -> Study:
+def _table3(scale: MarginScale) -> Study:
     papers = {"": {row: figures[3] for row, figures in PROTOMARGIN_TABLE3.items()}}
     cells = _by_slow(scale, _ABLATIONS, {"": _ACCURACY}, PROTOMARGIN_TABLE3)
     return _study(
@@ -251,7 +192,7 @@ _MEASURED_NOTE = (
 )
 
 
-def _table4(scale: _Scale) -> Study:
+def _table4(scale: MarginScale) -> Study:
     published = {**PROTOMARGIN_TABLE4[scale.data]}
     published["protomargin, deviation"] = published["protomargin"]
     cells = _by_figure(scale, _METHODS, _MARGINS)
@@ -271,7 +212,7 @@ def _table4(scale: _Scale) -> Study:
     )
 
 
-def _figure2(scale: _Scale) -> Study:
+def _figure2(scale: MarginScale) -> Study:
     cells = _by_figure(scale, _METHODS, {"accuracy": _ACCURACY, "loss": _LOSS, "gradients": "measured.gradients"})
     cells.append(_central(scale, "accuracy", _ACCURACY))
     return _study(
@@ -285,7 +226,7 @@ def _figure2(scale: _Scale) -> Study:
     )
 
 
-def _figure3(scale: _Scale) -> Study:
+def _figure3(scale: MarginScale) -> Study:
     figures = {
         f"{key}, {when}": f"measured{number}.{key}"
         for key in ("margin", "mmd")
@@ -304,7 +245,7 @@ def _figure3(scale: _Scale) -> Study:
     )
 
 
-def _figure_s2(scale: _Scale) -> Study:
+def _figure_s2(scale: MarginScale) -> Study:
     methods = {name: _METHODS[name] for name in ("fedavg + toleration", "protomargin", "protomargin, deviation")}
     note = (
         "The standard deviation of the weights of clients over all rounds but the first, mean over seeds ± the "
@@ -317,7 +258,7 @@ def _figure_s2(scale: _Scale) -> Study:
 PROTOMARGIN_STUDIES = tuple(
     make(scale)
     for make in (_table2, _table3, _table4, _figure2, _figure3, _figure_s2)
-    for scale in _SCALES
+    for scale in MARGIN_SCALES
     if make is not _table3 or scale.data == "mnist"
 )
 """The studies of prototype-guided FL's tables and figures, at three scales."""

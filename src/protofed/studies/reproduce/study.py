@@ -104,6 +104,10 @@ class Study:
         `only`: patterns such as "fedavg, *"; a run is made if one of them matches the "ROW, COLUMN" of one of its
         cells. The central runs are always made.
         """
+        names = [f"{cell.row}, {cell.column}" for cell in self.chosen(quick)]
+        for pattern in only:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UserError(f'--only {pattern}: no cell matches. Use * for any text, for example "{names[0]}".')
         by_folder: dict[Path, SweepRun] = {}
         for seed in range(seeds):
             for cell in self.chosen(quick):
