@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def partition_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def partition_table(rows: list[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def partition_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """The heads and lines of the table, with the paper's line after those of each dataset."""
     lines = []
     for data, paper in PROTOMARGIN_TABLE1.items():
