@@ -116,7 +116,7 @@ def _figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
 def draw_varied(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. 3 and 4: accuracy along the varied setting, and for Fig. 4 the distance of prototypes.
 
-    A head among all classes is drawn for fedavg only: personal heads have seen hardly any other classes.
+    A head among all classes is drawn for fedavg only: personal heads have seen no other classes.
     """
     rows = setting_rows([job._replace(setting=_as_sweep_setting(job)) for job in jobs])
     for row in rows:
