@@ -9,6 +9,7 @@ import numpy as np
 
 from protofed.measures.correlation import pearson
 from protofed.measures.discrepancy import feature_discrepancy
+from protofed.studies.reproduce.published import PROTOMARGIN_RHO
 from protofed.studies.reproduce.study import CellResult, ExtraTable
 
 SLOW = ("0", "0.5", "0.8")
@@ -117,6 +118,6 @@ def _correlations(results: Sequence[CellResult]) -> ExtraTable:
         lines.append([column, f"{found.rho:+.2f}", f"{found.p_value:.2g}", str(found.number)])
     note = (
         "Pearson's correlation of margin and accuracy over the runs of all methods, shares and seeds. The runs are not "
-        "independent, so that the p-value is too small. The paper has 0.68 over datasets and methods."
+        f"independent, so that the p-value is too small. The paper has {PROTOMARGIN_RHO} over datasets and methods."
     )
     return ExtraTable(note, ["", "rho", "p", "runs"], lines)
