@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protofed import draws
-from protofed.messages import KeptModel, Nothing, Weights
-from protofed.net import Batch, Net, Params
+from protofed.batch import Batch
+from protofed.messages import KeptModel, Nothing, Weights, average
+from protofed.net import Net, Params
 from protofed.prototypes import Prototypes, first_prototypes
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ class Method(Generic[Server, Down, Up, Kept]):
     """
 
     needs: ClassVar[Needs] = "nothing"
+    calls_head: ClassVar[bool] = False
+    """Whether a hook calls the head on single embeddings (`net.head`), which nets that label pixels do not allow."""
     compares_classes: ClassVar[bool] = False
     """Whether `loss` compares an example with prototypes of other classes; if so, a newcomer downloads all of them."""
 
@@ -264,33 +267,15 @@ AnyMethod = Method[Any, Any, Any, Any]
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean [] of values [n]; 0 if all weights are 0."""
-    return (values * weight).sum() / weight.sum().clamp(min=1e-12)
+    """The weighted mean [] of values [n]; 0 if all weights are 0. A value of weight 0 may be infinite."""
+    if values.shape != weight.shape:
+        raise ValueError(f"values of shape {tuple(values.shape)} need weights of that shape, got {tuple(weight.shape)}")
+    return (torch.where(weight > 0, values, 0) * weight).sum() / weight.sum().clamp(min=1e-12)
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """The mean cross-entropy of logits [n, classes] over the examples with a weight."""
+    """The mean cross-entropy of logits [n, classes] over the examples, or pixels, with a weight."""
     return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
-
-
-def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
-    """The weighted average of several models, summed in double precision; the plain average if all weights are 0.
-
-    >>> average([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], [1, 3])["w"].item()
-    3.0
-    """
-    total = float(sum(weights))
-    shares = [weight / total for weight in weights] if total > 0 else [1 / len(parts)] * len(parts)
-
-    def averaged(tensors: list[Tensor]) -> Tensor:
-        summed = sum(
-            (tensor.double() * share for tensor, share in zip(tensors, shares, strict=True)),
-            start=torch.zeros((), dtype=torch.double),
-        )
-        dtype = tensors[0].dtype
-        return (summed if dtype.is_floating_point else summed.round()).to(dtype)
-
-    return {name: averaged([part[name] for part in parts]) for name in parts[0]}
 
 
 def average_uploads(uploads: Sequence[Upload[Any]], equal: bool = False) -> Params:

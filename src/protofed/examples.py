@@ -17,15 +17,23 @@ from torch import Tensor
 from protofed.draws import hashed_integers
 from protofed.errors import UserError
 
-__all__ = ["Augmentation", "Constant", "Examples", "augmenter", "channels_last", "crop", "flip"]
+__all__ = ["IGNORED", "Augmentation", "Constant", "Examples", "augmenter", "channels_last", "crop", "flip"]
 
 Constant = float | tuple[float, ...]
 """One number for the entire input, or one per entry of its first dimension (a channel, or a column of a table)."""
+IGNORED = 255
+"""The value of a pixel of a mask that has no label. It counts in no loss, prototype or measure."""
+_MOST_MASKS = 32
+"""The largest batch of images with masks when nothing is trained: scores per pixel take much memory."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Raw inputs and labels. A batch is normalised when it is taken: (x / scale - mean) / std."""
+    """Raw inputs and labels. A batch is normalised when it is taken: (x / scale - mean) / std.
+
+    If every pixel has a label, `mask` holds these classes, and `y` the label of the image, by which images are divided
+    among clients. It may be another set of labels than the classes of the pixels.
+    """
 
     x: Tensor  # [all, ...]: raw inputs, shared by all subsets
     y: Tensor  # [all]: labels, shared by all subsets
@@ -34,6 +42,7 @@ class Examples:
     mean: Constant = 0.0
     std: Constant = 1.0
     fill: Constant | None = None  # replaces missing values (NaN) before all else; None: they stay
+    mask: Tensor | None = None  # [all, height, width], bytes: the class of each pixel, or `IGNORED`
 
     @classmethod
     def of(
@@ -44,10 +53,12 @@ class Examples:
         mean: Constant = 0.0,
         std: Constant = 1.0,
         fill: Constant | None = None,
+        mask: np.ndarray | None = None,
     ) -> Examples:
-        """All examples of the arrays x [n, ...] and y [n]."""
-        labels = torch.from_numpy(np.ascontiguousarray(y)).long()
-        return cls(torch.from_numpy(np.ascontiguousarray(x)), labels, torch.arange(len(labels)), scale, mean, std, fill)
+        """All examples of the arrays x [n, ...], y [n] and, if every pixel has a label, mask [n, height, width]."""
+        inputs, labels = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(np.ascontiguousarray(y)).long()
+        masks = None if mask is None else torch.from_numpy(np.ascontiguousarray(mask, dtype=np.uint8))
+        return cls(inputs, labels, torch.arange(len(labels)), scale, mean, std, fill, masks)
 
     @classmethod
     def empty(cls, shape: Sequence[int], **constants: Any) -> Examples:
@@ -69,8 +80,23 @@ class Examples:
 
     @property
     def labels(self) -> Tensor:
-        """The labels [n] of this set."""
+        """The labels [n] of this set; of images with masks, one per image."""
         return self.y[self.index]
+
+    @property
+    def num_labels(self) -> int:
+        """The number of labels: one per example, or of images with masks one per pixel that is not ignored."""
+        return len(self) if self.mask is None else int((self.mask[self.index] != IGNORED).sum())
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """What a net is to predict for these rows [...] of the arrays: labels [...], or masks [..., height, width]."""
+        return self.y[rows] if self.mask is None else self.mask[rows].long()
+
+    def class_counts(self, classes: int) -> Tensor:
+        """The number of examples of each class [classes]; of images with masks, the number of pixels."""
+        if self.mask is None:
+            return torch.bincount(self.labels, minlength=classes)
+        return torch.bincount(self.mask[self.index].flatten(), minlength=IGNORED + 1)[:classes]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,13 +108,15 @@ class Examples:
         return replace(self, index=self.index[torch.from_numpy(np.asarray(positions, dtype=np.int64))])
 
     def take(self, positions: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Normalised inputs [m, ...] and labels [m] at these positions [m] of the set.
+        """Normalised inputs [m, ...] and labels [m] (or masks [m, height, width]) at these positions [m] of the set.
 
-        `augment` is applied to the raw inputs.
+        `augment` is applied to the raw inputs, and in the same way to masks, where new pixels are ignored ones.
         """
         rows = self.index[positions]
-        raw = self.x[rows]
-        return self.normalised(augment(raw) if augment else raw), self.y[rows]
+        raw, y = self.x[rows], self.targets(rows)
+        if augment and self.mask is not None:
+            y = augment(y.unsqueeze(1) - IGNORED).squeeze(1) + IGNORED  # an augmentation fills new pixels with 0
+        return self.normalised(augment(raw) if augment else raw), y
 
     def normalised(self, raw: Tensor) -> Tensor:
         """Normalised inputs [m, ...], as a net gets them, from raw inputs."""
@@ -142,6 +170,7 @@ class Examples:
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All examples in order, in batches of up to `size`. Each batch is made when it is needed."""
+        size = size if self.mask is None else min(size, _MOST_MASKS)
         return (self.take(positions) for positions in torch.arange(len(self)).split(size) if len(positions))
 
 

@@ -6,9 +6,10 @@ back by that type, and nothing is ever unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -20,6 +21,7 @@ __all__ = [
     "Nothing",
     "Size",
     "Weights",
+    "average",
     "flatten",
     "group_by_first_name",
     "leaves",
@@ -43,6 +45,26 @@ class KeptModel(NamedTuple):
     """A model that stays with its client."""
 
     params: Params
+
+
+def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
+    """The weighted average of several models, summed in double precision; the plain average if all weights are 0.
+
+    >>> average([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], [1, 3])["w"].item()
+    3.0
+    """
+    total = float(sum(weights))
+    shares = [weight / total for weight in weights] if total > 0 else [1 / len(parts)] * len(parts)
+
+    def averaged(tensors: list[Tensor]) -> Tensor:
+        summed = sum(
+            (tensor.double() * share for tensor, share in zip(tensors, shares, strict=True)),
+            start=torch.zeros((), dtype=torch.double),
+        )
+        dtype = tensors[0].dtype
+        return (summed if dtype.is_floating_point else summed.round()).to(dtype)
+
+    return {name: averaged([part[name] for part in parts]) for name in parts[0]}
 
 
 class Size(NamedTuple):
@@ -154,7 +176,6 @@ def group_by_first_name(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]
 def message_size(message: Any) -> Size:
     """The size of a message as it is sent.
 
-    >>> import torch
     >>> message_size(Prototypes.of(torch.ones(4, 50), torch.tensor([0, 0, 7, 7]), classes=10))
     Size(params=100, counts=2, bytes=428)
     """

@@ -6,53 +6,28 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from protofed.batch import Batch, Grid, nearest_rows, rows_of_maps
 from protofed.draws import DrawFrom, no_global_draws
 from protofed.errors import UserError
 from protofed.examples import channels_last
+from protofed.params import ADDED, Params, added, selected, without_added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from protofed.examples import Examples
 
-__all__ = [
-    "ADDED",
-    "EVALUATION_BATCH",
-    "Batch",
-    "Net",
-    "Params",
-    "added",
-    "body_then_head",
-    "selected",
-    "without_added",
-]
+__all__ = ["ADDED", "EVALUATION_BATCH", "Net", "Params", "added", "body_then_head", "selected", "without_added"]
 
 EVALUATION_BATCH = 512
 """Examples per batch when nothing is trained."""
-ADDED = "method."
-"""Prefix of the names of parameters that a method adds to the net: a scale, a second head, a second model."""
-Params = dict[str, Tensor]
-"""Tensors by name: "body.*", "head.*", and "method.*" for what a method adds. Buffers are included, but never train."""
-
-
-class Batch(NamedTuple):
-    """Normalised inputs, their labels, and the weight of each example in the loss."""
-
-    x: Tensor  # [n, ...]
-    y: Tensor  # [n], always in [0, classes)
-    weight: Tensor  # [n]; 0: padding or an ignored pixel
-
-    @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> Batch:
-        """A batch in which every example has weight 1."""
-        return cls(x, y, x.new_ones(len(y)))
 
 
 def body_then_head(body: nn.Module, head: nn.Module) -> nn.Module:
@@ -62,6 +37,10 @@ def body_then_head(body: nn.Module, head: nn.Module) -> nn.Module:
 
 class Net:
     """`net(params, x) -> (embedding, logits)`. The module inside provides the structure only, not the parameters.
+
+    A net that labels every pixel has a body and a head that return maps [n, channels, height, width]. They become rows,
+    one per pixel: embeddings at the size of the body's map, `grid`, and logits at the size of the images. Its body may
+    return a tuple of maps: the first one is the embedding, and the head gets all of them.
 
     `build` makes a new (body, head) pair. All draws of its layers come from the generator that `init` gets.
     `combine` makes one module of the two. `fixed_init`: True if `build` copies existing weights, so that `init` returns
@@ -108,6 +87,8 @@ class Net:
         """True if the body needs images with their channels first in memory, for example because it calls `view`."""
         self.cost = 0.0
         """Multiplications per example in convolutions and dense layers."""
+        self.grid: Grid | None = None
+        """The size of the map of embeddings, if the net labels every pixel."""
         with torch.no_grad():
             if len(shape) == 3:
                 try:
@@ -115,8 +96,10 @@ class Net:
                 except RuntimeError:
                     self.channels_first = True
             with self._counting_cost():
-                z, _ = self(params, torch.zeros(1, *shape))
-        self.dim = z.shape[-1]
+                z, logits = self.outputs_of_parts(params, torch.zeros(1, *shape))
+        self.dim = z.shape[1]
+        if z.dim() == 4 and logits.dim() == 4:
+            self.grid = (z.shape[2], z.shape[3])
 
     @contextmanager
     def _counting_cost(self) -> Iterator[None]:
@@ -213,11 +196,17 @@ class Net:
         return f"{layers[0][0]}.weight"
 
     def embed(self, params: Params, x: Tensor) -> Tensor:
-        """The body alone: [n, ...] -> [n, dim]."""
-        return self.call("body", params, x)
+        """The body alone: [n, ...] -> [n, dim], or one row per pixel of `grid`."""
+        out: Any = self.call("body", params, x)
+        return self._embedding_rows(out[0] if isinstance(out, tuple) else out)
 
     def head(self, params: Params, z: Tensor) -> Tensor:
         """The head alone: [n, dim] -> [n, classes]."""
+        if self.grid:
+            raise UserError(
+                f"{self.name} labels pixels from maps, but this method calls the head on single embeddings. "
+                "Use a method that does not, such as fedavg or fedproto."
+            )
         return self.by_class(self.call("head", params, z))
 
     def by_class(self, logits: Tensor) -> Tensor:
@@ -236,23 +225,65 @@ class Net:
         out: Tensor = functional_call(self.module[part], part_params, (x,))
         return out
 
+    def outputs_of_parts(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The embedding and the outputs of the head as the modules return them: vectors, or maps."""
+        out: Any = self.call("body", params, x)
+        return out[0] if isinstance(out, tuple) else out, self.call("head", params, out)
+
     def __call__(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.embed(params, x)
-        return z, self.head(params, z)
+        z, logits = self.outputs_of_parts(params, x)
+        return self._embedding_rows(z), self.by_class(self.logit_rows(logits))
+
+    def _embedding_rows(self, z: Tensor) -> Tensor:
+        """Embeddings [n, dim], or of maps [n, dim, height, width] one row per pixel."""
+        return rows_of_maps(z) if self.grid else z
+
+    def logit_rows(self, logits: Tensor) -> Tensor:
+        """Outputs of the head [n, outputs], or of maps one row per pixel of the image; smaller maps are enlarged."""
+        if not self.grid:
+            return logits
+        size = self.shape[1:]
+        enlarged = logits if logits.shape[2:] == size else nn.functional.interpolate(logits, size, mode="bilinear")
+        return rows_of_maps(enlarged)
+
+    def at_image_size(self, scores: dict[str, Tensor], n: int) -> dict[str, Tensor]:
+        """The scores of n inputs by way of predicting; if the net labels pixels, with one row per pixel of the images.
+
+        Scores that have one row per embedding, such as distances to prototypes, take those of the nearest embedding.
+        """
+        if not self.grid:
+            return scores
+        size, per_embedding = (self.shape[1], self.shape[2]), n * self.grid[0] * self.grid[1]
+        return {
+            way: nearest_rows(rows, self.grid, size) if len(rows) == per_embedding else rows
+            for way, rows in scores.items()
+        }
 
     @torch.no_grad()
     def features(self, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
-        """Embeddings [n, dim] and labels [n] of all examples, in order, without dropout."""
+        """Embeddings [n, dim] and labels [n] of all examples, in order, without dropout.
+
+        If the net labels pixels, they are those of all pixels of `grid` that have a label.
+        """
         embeddings, labels = [torch.zeros(0, self.dim)], [torch.zeros(0, dtype=torch.long)]
         for x, y in data.batches(EVALUATION_BATCH):
             z = self.embed(params, x)
-            embeddings.append(z)
-            labels.append(self.match(Batch.of(x, y), z).y)
+            matched = self.match(Batch.of(x, y), z)
+            counts = matched.weight > 0 if self.grid else slice(None)
+            embeddings.append(z[counts])
+            labels.append(matched.y[counts])
         return torch.cat(embeddings), torch.cat(labels)
 
     def match(self, batch: Batch, z: Tensor) -> Batch:
-        """Labels and weights at the resolution of z: the batch itself, except for nets that label every pixel."""
-        return batch
+        """Labels and weights at the resolution of z: the batch itself, except for nets that label every pixel.
+
+        There, each row of z gets the label and the weight of the nearest pixel of the mask.
+        """
+        if not self.grid or len(z) == len(batch.y):
+            return batch
+        size = (self.shape[1], self.shape[2])
+        y, weight = (nearest_rows(rows, size, self.grid) for rows in (batch.y, batch.weight))
+        return batch._replace(y=y, weight=weight)
 
     def check(self, params: Params) -> None:
         """Raise an error for the parameters of another net, which `functional_call` alone would accept."""
@@ -263,28 +294,3 @@ class Net:
                 f"These parameters are not {self.name}'s: {wrong[0]} has shape {got.get(wrong[0], 'none')}, "
                 f"the net needs {self.shapes.get(wrong[0], 'none')}. Use parameters that start from this net's init."
             )
-
-
-def selected(params: Params, part: str) -> Params:
-    """A part of the parameters.
-
-    `part` is the beginning of a name ("body."; "" for all), "convs" (convolutions with their biases), or "not " and one
-    of these for all other parameters.
-    """
-    if part.startswith("not "):
-        others = selected(params, part.removeprefix("not "))
-        return {name: value for name, value in params.items() if name not in others}
-    if part == "convs":
-        layers = {name.rpartition(".")[0] for name, value in params.items() if value.dim() > 2}
-        return {name: value for name, value in params.items() if name.rpartition(".")[0] in layers}
-    return {name: value for name, value in params.items() if name.startswith(part)}
-
-
-def added(params: Params) -> Params:
-    """The parameters that a method added, by their names without the prefix."""
-    return {name.removeprefix(ADDED): value for name, value in params.items() if name.startswith(ADDED)}
-
-
-def without_added(params: Params) -> Params:
-    """The parameters of the net itself."""
-    return {name: value for name, value in params.items() if not name.startswith(ADDED)}

@@ -38,6 +38,8 @@ class Dataset:
     normalise: Literal["constants", "client"] = "constants"
     """`constants`: by documented constants; `client`: by each client's own statistics."""
     superclass: tuple[int, ...] = ()  # for each class the number of its group of similar classes; () if not known
+    image_labels: tuple[str | int, ...] = ()
+    """The names of the labels of images, if these are not the classes of pixels, which `labels` names."""
 
     @property
     def classes(self) -> int:
@@ -76,9 +78,14 @@ class Dataset:
 
     def with_test_set_in_training_set(self) -> Dataset:
         """This dataset with all examples in its training set, those of the test set last, and an empty test set."""
-        pairs = ((self.train.x, self.test.x), (self.train.y, self.test.y))
-        x, y = (torch.cat([train[self.train.index], test[self.test.index]]) for train, test in pairs)
-        train, nothing = replace(self.train, x=x, y=y, index=torch.arange(len(y))), np.zeros(0, dtype=np.int64)
+        arrays: dict[str, Any] = {"x": (self.train.x, self.test.x), "y": (self.train.y, self.test.y)}
+        if self.train.mask is not None:
+            arrays["mask"] = (self.train.mask, self.test.mask)
+        merged_arrays: dict[str, Any] = {
+            key: torch.cat([train[self.train.index], test[self.test.index]]) for key, (train, test) in arrays.items()
+        }
+        train = replace(self.train, index=torch.arange(len(self.train) + len(self.test)), **merged_arrays)
+        nothing = np.zeros(0, dtype=np.int64)
         merged = replace(self, train=train, test=train.subset(nothing))
         if self.train_group is None or self.test_group is None:
             return merged
@@ -90,7 +97,7 @@ class Dataset:
         return Labels(
             self.train.labels.numpy(),
             self.test.labels.numpy(),
-            self.classes,
+            len(self.image_labels or self.labels),
             self.groups,
             no_groups if self.train_group is None else self.train_group,
             no_groups if self.test_group is None else self.test_group,

@@ -29,7 +29,11 @@ def summarise(data: Dataset) -> dict[str, Any]:
         "classes": data.classes,
         "labels": list(data.labels),
         "sizes": {name: len(part) for name, part in parts.items()},
-        "histogram": {name: part.labels.bincount(minlength=data.classes).tolist() for name, part in parts.items()},
+        "image_labels": list(data.image_labels),
+        "histogram": {
+            name: part.labels.bincount(minlength=len(data.image_labels or data.labels)).tolist()
+            for name, part in parts.items()
+        },
         "groups": groups,
     }
 
@@ -46,13 +50,15 @@ def summary_text(data: Dataset) -> str:
     lines = [
         f"{data.name}{f' ({data.remark})' if data.remark else ''}: {about['sizes']['train']:,} training and "
         f"{about['sizes']['test']:,} test examples of {data.classes} classes",
-        f"inputs {shape}, stored as {about['type']}",
+        f"inputs {shape}, stored as {about['type']}"
+        + ("" if data.train.mask is None else f"; every pixel has a class: {', '.join(map(str, data.labels))}"),
         f"normalised: {how}",
         "",
     ]
     largest = max(about["histogram"]["train"])
-    width = max(len(str(label)) for label in data.labels)
-    for label, train, test in zip(data.labels, about["histogram"]["train"], about["histogram"]["test"], strict=True):
+    labels = data.image_labels or data.labels
+    width = max(len(str(label)) for label in labels)
+    for label, train, test in zip(labels, about["histogram"]["train"], about["histogram"]["test"], strict=True):
         lines.append(f"{label!s:>{width}}  {train:>6,} / {test:>6,}  {'█' * round(30 * train / largest)}")
     if data.groups:
         sizes = ", ".join(f"{name} {size['train']:,}/{size['test']:,}" for name, size in about["groups"].items())

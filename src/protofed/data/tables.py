@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ def npz(path: Path) -> Dataset:
     if has_test:
         pairs.append((arrays["x_test"], arrays["y_test"]))
     labels = class_names([y for _, y in pairs], arrays["classes"].tolist() if "classes" in arrays else None)
-    constants = {"scale": 255.0} if arrays["x"].dtype == np.uint8 else {}
+    constants: dict[str, Any] = {"scale": 255.0} if arrays["x"].dtype == np.uint8 else {}
     parts = []
     for x, y in pairs:
         numbers = class_numbers(labels, y, str(path))

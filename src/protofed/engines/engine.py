@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from protofed.core import Client, Upload
-    from protofed.engines.scoring import Hits
+    from protofed.engines.scoring import Counts, Hits
     from protofed.examples import Examples
 
 Split = Literal["test", "validation"]
@@ -55,11 +55,15 @@ class Report(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """A client's test: the number of correct predictions per way of predicting, out of `total`."""
+    """A client's test: the number of correct predictions per way of predicting, out of `total`.
+
+    If every pixel has a label, both count pixels, and `pixels` has them by true and predicted class.
+    """
 
     client: int
     correct: dict[str, int]
     total: int
+    pixels: dict[str, Counts] = {}
 
 
 class Engine(Protocol):

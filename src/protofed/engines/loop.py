@@ -9,7 +9,7 @@ import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split
-from protofed.engines.scoring import Hits, class_hits, tally, with_head_among, with_input_shape
+from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
 from protofed.training import Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
@@ -81,7 +81,11 @@ class Loop:
     def hits(self, client: Client, params: Params, down: Any, kept: Any) -> Hits:
         """The correct predictions of a model on the balanced test set."""
         net, parts = client.net, with_input_shape(self.clients.balanced, client.net.shape)
-        return class_hits(lambda x: self.method.predict(net, params, x, down, kept), parts, net.classes)
+
+        def predict(x: Tensor) -> Scores:
+            return net.at_image_size(self.method.predict(net, params, x, down, kept), len(x))
+
+        return class_hits(predict, parts, net.classes)
 
     def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
         """Evaluate clients on the balanced test set, with the models they hold at that moment."""
@@ -101,10 +105,15 @@ class Loop:
         """Evaluate one client."""
         client, kept = self.client(number, round)
         params = params_for_testing(self.method, client, kept, down, self.training)
-        own = torch.bincount(client.data.labels, minlength=client.net.classes) > 0  # the classes it trains on
+        net, own = client.net, client.data.class_counts(client.net.classes) > 0  # the classes it trains on
 
         def predict(x: Tensor) -> Scores:
-            return with_head_among(self.method.predict(client.net, params, x, down, kept), own)
+            scores = with_head_among(self.method.predict(net, params, x, down, kept), own)
+            return net.at_image_size(scores, len(x))
 
         examples: Examples = (self.clients.test if on == "test" else self.clients.validation)[number]
-        return Evaluation(number, tally(predict, examples), len(examples))
+        if examples.mask is None:
+            return Evaluation(number, tally(predict, examples), len(examples))
+        pixels = pixel_counts(predict, [examples], net.classes)
+        correct = {way: sum(row[label] for label, row in enumerate(counts)) for way, counts in pixels.items()}
+        return Evaluation(number, correct, int(examples.class_counts(net.classes).sum()), pixels)

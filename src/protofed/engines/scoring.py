@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from protofed.examples import IGNORED
 from protofed.net import EVALUATION_BATCH
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Hits = dict[str, list[int]]
 """Per way of predicting ("head", "prototype"): the number of correct predictions per class."""
+Counts = list[list[int]]
+"""Pixels per true class (row) and predicted class (column); the last of the classes + 1 columns is "no answer"."""
 
 
 def predicted(scores: Tensor) -> Tensor:
@@ -55,7 +58,7 @@ def tally(predict: Callable[[Tensor], dict[str, Tensor]], examples: Examples) ->
         if not predictions:  # the other batches would give none either
             break
         for way, scores in predictions.items():
-            correct[way] = correct.get(way, 0) + int(hit(scores, y).sum())
+            correct[way] = correct.get(way, 0) + int(hit(scores, y.flatten()).sum())  # no class has the number IGNORED
     return correct
 
 
@@ -64,9 +67,33 @@ def class_hits(predict: Callable[[Tensor], dict[str, Tensor]], parts: Sequence[E
     """The number of correct predictions per way of predicting and class, over the examples of all parts."""
     correct: dict[str, Tensor] = {}
     for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
+        labels = y.flatten()
         for way, scores in predict(x).items():
-            correct[way] = correct.get(way, 0) + torch.bincount(y[hit(scores, y)], minlength=classes)
+            correct[way] = correct.get(way, 0) + torch.bincount(labels[hit(scores, labels)], minlength=classes)
     return {way: counts.tolist() for way, counts in correct.items()}
+
+
+def labelled(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores [n, classes] and labels [n] of the examples; of masks y, those of the pixels that have a label."""
+    if y.dim() == 1:
+        return scores, y
+    labels = y.flatten()
+    return scores[labels != IGNORED], labels[labels != IGNORED]
+
+
+@torch.no_grad()
+def pixel_counts(
+    predict: Callable[[Tensor], dict[str, Tensor]], parts: Sequence[Examples], classes: int
+) -> dict[str, Counts]:
+    """Per way of predicting the labelled pixels of all parts by true and predicted class, summed batch by batch."""
+    counts: dict[str, Tensor] = {}
+    for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
+        for way, scores in predict(x).items():
+            rows, labels = labelled(scores, y)
+            answers = predicted(rows)
+            cells = labels * (classes + 1) + torch.where(answers < 0, classes, answers)
+            counts[way] = counts.get(way, 0) + torch.bincount(cells, minlength=classes * (classes + 1))
+    return {way: matrix.reshape(classes, classes + 1).tolist() for way, matrix in counts.items()}
 
 
 def with_input_shape(parts: Sequence[Examples], shape: tuple[int, ...]) -> list[Examples]:

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from protofed import draws
-from protofed.core import Batch
+from protofed.batch import Batch, labels_and_weights
 from protofed.engines.layout import ClientsAsChannels, clients_last
 from protofed.examples import augmenter
 from protofed.training import Optimiser, Outcome, batch_schedule, in_training, trainable_names
@@ -224,10 +224,9 @@ class StackedPhase:
                 width = running
                 state = tree_map(lambda value, width=width: value[:width], state)
                 down, kept = self.down.first(width), self.kept.first(width)
-            batch = Batch(*self._examples(step, inputs.rows[step, :width]), inputs.weights[step, :width])
-            key, sizes = inputs.keys[step, :width], inputs.sizes[step, :width]
+            rows, weights, sizes, key = (column[step, :width] for column in inputs)
             trainable, optimiser, (terms, observed) = self.step(
-                state.trainable, state.optimiser, state.frozen, batch, key, down, kept, lr
+                state.trainable, state.optimiser, state.frozen, self._batch(step, rows, weights), key, down, kept, lr
             )
             terms = {name: state.terms.get(name, 0) + value * sizes for name, value in terms.items()}
             if state.observed:
@@ -280,18 +279,19 @@ class StackedPhase:
         weights = (torch.arange(size) < sizes.unsqueeze(-1)).float()
         return StepInputs(rows, weights, sizes, keys)
 
-    def _examples(self, step: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [clients, batch, ...] and labels [clients, batch] of a step, for rows [clients, batch]."""
+    def _batch(self, step: int, rows: Tensor, weights: Tensor) -> Batch:
+        """The batches of all clients in a step, each tensor [clients, ...], for rows and weights [clients, batch]."""
         if self.one_array:
             data = self.plans[0].client.data
-            x, y = data.normalised(data.x[rows.reshape(-1)]).unflatten(0, rows.shape), data.y[rows]
+            x, y = data.normalised(data.x[rows.reshape(-1)]).unflatten(0, rows.shape), data.targets(rows)
         else:
             parts = []
             for plan, positions in zip(self.plans, rows, strict=False):
                 augment = augmenter(self.training.augment, plan.key("augment", step))
                 parts.append(plan.client.data.take(positions, augment))
             x, y = (torch.stack(part) for part in zip(*parts, strict=True))
-        return x if self.plans[0].client.net.channels_first else clients_last(x), y
+        ordered = x if self.plans[0].client.net.channels_first else clients_last(x)
+        return Batch(ordered, *labels_and_weights(y, weights))
 
 
 def narrowing_width(width: int) -> int:

@@ -39,6 +39,11 @@ def encode_dataset(data: Dataset, section: DataSection, say: Say = lambda text: 
     if not section.encoder:
         _must_be_unset(section)
         return data
+    if data.train.mask is not None:
+        raise UserError(
+            f'data.encoder: got "{section.encoder}", but {data.name} has a label for every pixel, and an encoder gives '
+            "one vector per image. Leave the key out."
+        )
     encoder = open_encoder(section, data.train.shape)
     parts = [_inputs(part, encoder, section) for part in (data.train, data.test)]
     embed, digest = encoder.embedder(parts[0].shape, data.classes)

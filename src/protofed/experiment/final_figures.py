@@ -8,6 +8,7 @@ from protofed.engines.engine import Evaluation
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
 from protofed.experiment.personal import PERSONAL_KEYS, Personal, mean_and_std
+from protofed.experiment.pixels import client_overlap, overlap_summary
 from protofed.experiment.provenance import versions_and_processor
 from protofed.experiment.results import RoundRow, accuracy_over_clients, ways_of_predicting
 
@@ -47,7 +48,7 @@ def result_summary(
             **{way: mean_and_std(list(by_client.values())) for way, by_client in personal.items() if way != "head"},
             "clients": config.eval.clients if personal else None,
         },
-        "miou": {"mean": None, "per_class": None},
+        "miou": overlap_summary(last),
         "loss": last["loss"],
         "cost": {
             **{key: round(total(key) / len(rounds)) for key in ("up_params", "down_params", "up_counts")},
@@ -94,19 +95,20 @@ def client_rows(members: Members, evaluations: Sequence[Evaluation], personal: P
     """The rows of clients.csv."""
 
     def row(evaluation: Evaluation) -> RoundRow:
-        client, correct, total = evaluation
+        client, correct, total = evaluation.client, evaluation.correct, evaluation.total
         train = members.train[client]
         return {
             "client": client,
             "net": members.nets[client].name,
             **({"group": members.groups[client]} if any(members.groups) else {}),
-            "classes": " ".join(str(members.labels[label]) for label in train.labels.unique().tolist()),
+            "classes": " ".join(str(members.example_labels[label]) for label in train.labels.unique().tolist()),
             "train": len(train),
-            "test": total,
+            "test": len(members.test[client]),
             **{
                 f"accuracy_{way}": correct[way] / total if way in correct else None
                 for way in ways_of_predicting(evaluations)
             },
+            **{f"miou_{way}": client_overlap(evaluation, way) for way in evaluation.pixels},
             **{
                 f"personal_{key}" + ("" if way == "head" else f"_{way}"): by_client.get(client, {}).get(key)
                 for way, by_client in personal.items()

@@ -37,7 +37,7 @@ class Members:
     """
 
     dataset: str
-    labels: tuple[str | int, ...]  # the names of the classes 0, 1, ...
+    labels: tuple[str | int, ...]  # the names of the classes 0, 1, ...; if every pixel has a label, of the pixels'
     nets: tuple[Net, ...]  # one per client; clients with equal nets share the object
     train: tuple[Examples, ...]  # one set per client
     test: tuple[Examples, ...]  # one set per client
@@ -47,6 +47,7 @@ class Members:
     groups: tuple[str, ...] = ()  # the origin of each client's data, "" if it has several; () if there are no groups
     remark: str = ""  # shown with every result, for example "subset" or "re-made"
     notes: tuple[str, ...] = ()  # shown when a run starts
+    image_labels: tuple[str | int, ...] = ()  # the names of the labels of images, if pixels have other ones
 
     @classmethod
     def of(cls, config: Config, say: Callable[[str], None] = lambda text: None) -> Members:
@@ -97,6 +98,7 @@ class Members:
             _origins(data, parts),
             data.remark,
             notes,
+            data.image_labels,
         )
 
     @classmethod
@@ -117,6 +119,11 @@ class Members:
     @property
     def classes(self) -> int:
         return len(self.labels)
+
+    @property
+    def example_labels(self) -> tuple[str | int, ...]:
+        """The names of the labels of examples, by which they are divided among clients."""
+        return self.image_labels or self.labels
 
     @property
     def title(self) -> str:
@@ -144,7 +151,8 @@ class Members:
         sources = [[nets.index(net), net.source] for net in self.nets]
         inputs = [train.input for train in self.train]
         data_hash = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs]).encode())
-        arrays = [tensor for part in (*self.train, *self.test, *self.balanced) for tensor in (part.x, part.y)]
+        sets = (*self.train, *self.test, *self.balanced)
+        arrays = [tensor for part in sets for tensor in (part.x, part.y, part.mask) if tensor is not None]
         weights_hash = hashlib.sha256()
         weights = [value for net in nets if net.fixed_init for value in net.init(torch.Generator()).values()]
         weights += [value for net in nets for _, value in sorted(net.initial_params.items())]
@@ -168,7 +176,8 @@ class Members:
 
     def majority(self) -> float:
         """The majority-class baseline: the mean accuracy of always predicting a client's most frequent class."""
-        shares = [test.labels.bincount().max().item() / len(test) for test in self.test if len(test)]
+        counts = [test.class_counts(self.classes) for test in self.test if len(test)]
+        shares = [count.max().item() / count.sum().item() for count in counts]
         return sum(shares) / len(shares) if shares else float("nan")
 
     def check_nets(self, name: str, method: AnyMethod) -> None:

@@ -55,9 +55,9 @@ def accuracies_by_client(
     """The accuracies of all clients, from their hits on the balanced test set."""
     accuracies: Personal = {}
     for client, client_hits in sorted(hits.items()):
-        labels = torch.cat([part.labels for part in with_input_shape(balanced, train[client].shape)])
-        totals = torch.bincount(labels, minlength=classes)
-        train_counts = torch.bincount(train[client].labels, minlength=classes).tolist()
+        parts = with_input_shape(balanced, train[client].shape)
+        totals = torch.stack([part.class_counts(classes) for part in parts]).sum(0)
+        train_counts = train[client].class_counts(classes).tolist()
         for way, class_hits in client_hits.items():
             accuracies.setdefault(way, {})[client] = personal_accuracies(class_hits, totals.tolist(), train_counts)
     return accuracies

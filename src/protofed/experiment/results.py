@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,7 +45,10 @@ class State(NamedTuple):
         config, members, method = self.config, self.members, self.config.method
         if client is None:
             net = members.nets[0]
-            predict_global = partial(method.predict_global, net, self.server)
+
+            def predict_global(x: Tensor) -> Scores:
+                return net.at_image_size(method.predict_global(net, self.server, x), len(x))
+
             return Model(None, net, {}, predict_global, members.train[0], members.labels)
         if not isinstance(client, int) or not 0 <= client < len(members):
             raise UserError(f"There is no client {client!r}; clients are numbered from 0 to {len(members) - 1}.")
@@ -56,7 +58,7 @@ class State(NamedTuple):
             params = params_for_testing(method, site, kept, down, config.train)
 
         def compute_scores(x: Tensor) -> Scores:
-            return method.predict(site.net, params, x, down, kept)
+            return site.net.at_image_size(method.predict(site.net, params, x, down, kept), len(x))
 
         exportable = method.exportable_params(params, kept)
         return Model(client, site.net, exportable, compute_scores, site.data, members.labels)

@@ -15,6 +15,7 @@ from protofed.errors import UserError
 from protofed.experiment.config import MAY_CHANGE, Config, changed_keys
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
+from protofed.experiment.pixels import check_pixel_labels
 from protofed.experiment.roster import clients_per_round
 from protofed.experiment.runner import Runner
 from protofed.experiment.tensorboard import require_tensorboard
@@ -56,6 +57,7 @@ def run(
 
     members = federation.members(config) if federation else Members.of(config, say)
     members.check_nets(config.method_name, config.method)
+    check_pixel_labels(members, config.method_name, config.method)
     config = resolve_engine(config.with_clients(len(members)), members)
     if config.run.tensorboard and out is not None:
         require_tensorboard()

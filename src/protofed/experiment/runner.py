@@ -6,8 +6,8 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.engine import Evaluation, RoundPlan, Split
@@ -20,6 +20,7 @@ from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
 from protofed.experiment.personal import Personal, accuracies_by_client
+from protofed.experiment.pixels import overlap_columns
 from protofed.experiment.results import (
     Result,
     RoundRow,
@@ -37,6 +38,11 @@ from protofed.experiment.watchers import Watcher
 from protofed.messages import share_equal_messages
 from protofed.prototypes import Prototypes
 from protofed.trust.guard import sift
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from protofed.core import Scores
 
 
 class Runner:
@@ -143,8 +149,8 @@ class Runner:
             row = {**row, "personal": {client: hits for client, hits in personal.items() if client in examined}}
         if self._is_tested(row["round"], last):
             return row
-        untested = {"accuracy_global": None, **accuracy_columns([], self.config.eval.reporting)}
-        measured = {key for key in row if key.startswith(("accuracy_", "validation_", "loss_"))}
+        untested = {"accuracy_global": None, "miou": None, **accuracy_columns([], self.config.eval.reporting)}
+        measured = {key for key in row if key.startswith(("accuracy_", "validation_", "loss_", "miou", "iou"))}
         return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
 
     def go(self) -> Result:
@@ -219,10 +225,10 @@ class Runner:
         run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), seconds]
         tests_now = self._is_tested(number + 1, run.is_over(number + 1, sum(spent)))
         self.evaluations = self._evaluate(number) if tests_now else []
-        row |= accuracy_columns(self.evaluations, self.config.eval.reporting)
+        row |= accuracy_columns(self.evaluations, self.config.eval.reporting) | overlap_columns(self.evaluations)
         row |= self._validation_accuracies(number) if self.evaluations else {}
         row |= self.server_columns() if self.evaluations else {"accuracy_global": None}
-        row["miou"] = None
+        row.setdefault("miou", None)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
         row |= cost_columns([report.upload.message for report in reports], downs.values())
@@ -285,5 +291,9 @@ class Runner:
 
     def server_columns(self) -> RoundRow:
         """The accuracy and loss of the server's own model, if it has one."""
-        predict = partial(self.method.predict_global, self.members.nets[0], self.server)
+        net = self.members.nets[0]
+
+        def predict(x: Tensor) -> Scores:
+            return net.at_image_size(self.method.predict_global(net, self.server, x), len(x))
+
         return server_columns(predict, self.members, self.config.eval.training_loss)

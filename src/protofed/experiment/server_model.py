@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protofed.engines.scoring import tally
+from protofed.engines.scoring import labelled, pixel_counts, tally
+from protofed.experiment.pixels import server_overlap_columns
 from protofed.net import EVALUATION_BATCH
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ def server_columns(predict: Predict, members: Members, training_loss: bool) -> R
         row["accuracy_global_union"] = _accuracies(predict, members.test).get("head")
     if training_loss:
         row["loss_global"] = mean_cross_entropy(predict, members.train)
+    if any(part.mask is not None for part in members.balanced):
+        counts = pixel_counts(predict, members.balanced, members.classes)
+        row |= server_overlap_columns(counts["head"], members.labels) if "head" in counts else {}
     return row
 
 
 def _accuracies(predict: Predict, parts: Sequence[Examples]) -> dict[str, float]:
     """Per way of predicting: the share of the examples of all parts that is predicted correctly."""
-    counts, total = [tally(predict, part) for part in parts], sum(map(len, parts))
+    counts, total = [tally(predict, part) for part in parts], sum(part.num_labels for part in parts)
     ways = dict.fromkeys(way for count in counts for way in count)
     return {way: sum(count.get(way, 0) for count in counts) / total for way in ways}
 
@@ -49,9 +53,10 @@ def mean_cross_entropy(predict: Predict, parts: Sequence[Examples]) -> float | N
     """The mean cross-entropy of the head over the examples of all parts; None without examples or without a head."""
     total, number = torch.zeros((), dtype=torch.double), 0
     for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
-        scores = predict(x)
-        if "head" not in scores:
+        predictions = predict(x)
+        if "head" not in predictions:
             return None
-        total += F.cross_entropy(scores["head"], y, reduction="sum").double()
-        number += len(y)
+        scores, labels = labelled(predictions["head"], y)
+        total += F.cross_entropy(scores, labels, reduction="sum").double()
+        number += len(labels)
     return float(total) / number if number else None

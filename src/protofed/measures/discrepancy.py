@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from protofed.net import EVALUATION_BATCH, Batch, Net, Params
+from protofed.batch import Batch
+from protofed.net import EVALUATION_BATCH, Net, Params
 
 if TYPE_CHECKING:
     from protofed.examples import Examples

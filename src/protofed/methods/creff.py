@@ -59,6 +59,7 @@ class CReFF(SharedModel, Method[RetrainingServer, ModelAndRetrainedHead, Gradien
     """FedAvg whose server retrains the head on balanced features that reproduce the clients' gradients."""
 
     needs: ClassVar[Needs] = "equal nets"
+    calls_head: ClassVar[bool] = True
 
     weights: Literal["size", "equal"] = "size"
     """`size`: client i counts |D_i| / N in the average of the models. `equal`: all clients count the same (FedNH)."""

@@ -46,6 +46,7 @@ class FedNH(SharedModel, Method[Weights, Weights, ModelWithPrototypes, Nothing])
     """The head consists of prototypes that start far apart and slowly move to the clients' class means."""
 
     needs: ClassVar[Needs] = "equal nets"
+    calls_head: ClassVar[bool] = True
 
     rho: Annotated[float, Gt(0), Le(1)] = 0.9
     """ρ of Eq. (4): the share of the old prototype that is kept per round; with 1, prototypes never move."""

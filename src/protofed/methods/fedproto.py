@@ -107,7 +107,7 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
     def join(self, client: Client) -> KeptWithClasses:
         if self.outputs == "own" and not client.net.outputs:
             _check_head_bias(client.net)
-        counts = torch.bincount(client.data.labels, minlength=client.net.classes)
+        counts = client.data.class_counts(client.net.classes)
         params = client.fresh_params(same=self.initial_weights == "same")
         return KeptWithClasses(params, (counts > 0).float(), first_pull(self.pull_schedule))
 

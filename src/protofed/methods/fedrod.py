@@ -48,6 +48,7 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
     """Clients share a body and a head that is trained as if classes were balanced; each adds a personal head."""
 
     needs: ClassVar[Needs] = "equal nets"
+    calls_head: ClassVar[bool] = True
 
     personal: Literal["together", "after"] = "together"
     """When the personal head trains: `together` with the rest, or `after` it with the body fixed (FedNH's runs)."""
@@ -65,7 +66,7 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
         return Weights(params)
 
     def join(self, client: Client) -> KeptHead:
-        net, counts = client.net, torch.bincount(client.data.labels, minlength=client.net.classes).float()
+        net, counts = client.net, client.data.class_counts(client.net.classes).float()
         head = {} if self.hyper else {WEIGHT: torch.zeros(net.classes, net.dim)}
         if head and _has_bias(net):
             head[BIAS] = torch.zeros(net.classes)

@@ -109,7 +109,7 @@ class JointNet(Net):
             "Specify it as (body, head) or (module, name of its last layer)."
         )
 
-    def __call__(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs_of_parts(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         out: Any = self.call("body", params, x)
         if not (isinstance(out, tuple) and len(out) == 2):
             layers = ", ".join(name for name, _ in self.module["body"].named_children())
@@ -117,8 +117,7 @@ class JointNet(Net):
                 f"{self.name} returns a {type(out).__name__}; it must return (embedding, logits). Change it, or "
                 f"specify (module, name of its last layer){f'; its layers are {layers}' if layers else ''}."
             )
-        z, logits = out
-        return z, self.by_class(logits)
+        return out[0], out[1]
 
 
 def _is_function(spec: Any) -> bool:
@@ -193,7 +192,11 @@ def _try_out(net: Net, original: nn.Module | None, shape: tuple[int, ...], clien
         if 0 < count < net.classes and logits.shape == (2, count):
             net.outputs = client_classes
             logits = net.by_class(logits)
-        if z.dim() != 2 or logits.shape != (2, net.classes):
+        if net.grid:
+            is_right = logits.shape == (2 * shape[1] * shape[2], net.classes)
+        else:
+            is_right = z.dim() == 2 and logits.shape == (2, net.classes)
+        if not is_right:
             or_own = f", or [2, {count}], because its client has {count} of them" if 0 < count < net.classes else ""
             raise UserError(
                 f"{net.name} returns embeddings {list(z.shape)} and logits {list(logits.shape)} for 2 inputs; they "
@@ -202,7 +205,8 @@ def _try_out(net: Net, original: nn.Module | None, shape: tuple[int, ...], clien
             )
         for module in filter(None, (net.loaded(params), original and original.eval())):
             out = module(x)
-            if not torch.allclose(logits, net.by_class(out[1] if isinstance(out, tuple) else out), atol=1e-5):
+            outputs = net.logit_rows(out[1] if isinstance(out, tuple) else out)
+            if not torch.allclose(logits, net.by_class(outputs), atol=1e-5):
                 raise UserError(
                     f"{net.name} computes more after the layer that was named as its last. Name the layer that comes "
                     "last, or let it return (embedding, logits)."
@@ -243,7 +247,8 @@ def _mixes_examples(net: Net, params: Params, x: Tensor) -> bool:
         logits = []
         for batch in (x, torch.cat([x, 3 + x])):
             with torch.no_grad(), DerivedDropout(torch.tensor(0)):
-                logits.append(net({name: value.clone() for name, value in params.items()}, batch)[1][: len(x)])
+                outputs = net({name: value.clone() for name, value in params.items()}, batch)[1]
+                logits.append(outputs.unflatten(0, (len(batch), -1))[: len(x)])
     finally:
         net.train(False)
     return not torch.allclose(logits[0], logits[1], atol=1e-5)

@@ -22,7 +22,7 @@ _MAX_BUBBLE_CLIENTS = 60
 
 def _class_counts(members: Members) -> np.ndarray:
     """Training examples per client and class [clients, classes]."""
-    return np.stack([train.labels.bincount(minlength=members.classes).numpy() for train in members.train])
+    return np.stack([train.labels.bincount(minlength=len(members.example_labels)).numpy() for train in members.train])
 
 
 @with_column_fonts
@@ -56,7 +56,7 @@ def _bubbles(members: Members, counts: np.ndarray) -> Figure:
     main.set_ylabel("class")
     main.set_ylim(-0.7, classes - 0.3)
     if classes <= 25:
-        main.set_yticks(range(classes), [str(name)[:18] for name in members.labels])
+        main.set_yticks(range(classes), [str(name)[:18] for name in members.example_labels])
     if any(members.groups) and clients <= 30:
         main.set_xticks(range(clients), members.groups, rotation=60, ha="right")
     else:
