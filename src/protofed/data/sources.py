@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data import generated, images, leaf, tables
+from protofed.data import generated, images, leaf, masks, tables
 from protofed.data.dataset import Dataset, Source
 from protofed.data.partitions.base import stratified_share
 from protofed.draws import random_state
@@ -49,10 +49,18 @@ SOURCES: dict[str, Source] = {
     "mnist": Source("28x28 handwritten digits (60,000 / 10,000).", images.mnist),
     "mnist_m": Source("Digits on photographs, 32x32x3 (5,000 / 1,500).", _subset(images.MNIST_M)),
     "npz": Source(
-        "Your own file: data.root is an .npz with x, y and optionally x_test, y_test, classes, client.", tables.npz
+        "Your own file: data.root is an .npz with x, y and optionally mask, x_test, y_test, classes, client.",
+        tables.npz,
     ),
     "office_caltech10": Source("64x64x3 photographs of 10 classes in four domains (2,533).", images.office_caltech10),
     "pets": Source("64x64x3 photographs of 20 breeds of cats and dogs (1,600 / 400).", images.PETS.read),
+    "pets_masks": Source(
+        "64x64x3 photographs of 20 breeds with a class per pixel: background or breed (1,600 / 400).", masks.pets_masks
+    ),
+    "pets_masks_macro": Source(
+        "64x64x3 photographs of 20 breeds with a class per pixel: background, cat or dog (1,600 / 400).",
+        partial(masks.pets_masks, macro=True),
+    ),
     "spiral": Source("FedNH's six spiral arms in the plane, balanced (18,000 / 18,000).", generated.spiral),
     "spiral_imbalanced": Source(
         "FedNH's six spiral arms with 3,000 to 93 training points per arm.", generated.spiral_imbalanced

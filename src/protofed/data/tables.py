@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from protofed.data.dataset import Dataset, check_arrays, read_npz, require_file, split_off_test_set
 from protofed.data.labels import class_names, class_numbers
+from protofed.data.masks import main_classes, mask_classes, with_masks
 from protofed.errors import UserError
 from protofed.examples import Examples
 
@@ -59,15 +61,21 @@ def uci_har(folder: Path) -> Dataset:
 def npz(path: Path) -> Dataset:
     """A user's own data. `data.root` is an npz file, or a folder with x.npy, y.npy, ..., which are memory-mapped.
 
-    Without x_test and y_test, a fifth of each class of each client becomes the test set.
+    Without x_test and y_test, a fifth of each class of each client becomes the test set. With `mask`, every pixel has a
+    class; y, by which images are divided among clients, may then be left out: it is the most frequent class of the
+    image other than 0.
     """
     if not path.exists():
         raise UserError(f"data.root: there is no {path}; must be your .npz file, or a folder with x.npy and y.npy.")
     arrays = memory_mapped(path) if path.is_dir() else read_npz(path)
     has_test, has_clients = bool({"x_test", "y_test"} & arrays.keys()), "client" in arrays
-    required = ["x", "y"]
-    if has_test:
-        required += ["x_test", "y_test", "client_test"] if has_clients else ["x_test", "y_test"]
+    has_masks, has_labels = "mask" in arrays, "y" in arrays
+    endings = ("", "_test") if has_test else ("",)
+    if has_masks and not has_labels:
+        arrays |= {f"y{end}": main_classes(arrays[f"mask{end}"]) for end in endings if f"mask{end}" in arrays}
+    required = [f"{key}{end}" for end in endings for key in ("x", "y", *(["mask"] if has_masks else []))]
+    if has_test and has_clients:
+        required.append("client_test")
     missing = [key for key in required if key not in arrays]
     if missing:
         raise UserError(f"{path} has no array {missing[0]}; it has {', '.join(sorted(arrays)) or 'none'}. Add it.")
@@ -81,25 +89,32 @@ def npz(path: Path) -> Dataset:
             f"{path}: x has shape {list(arrays['x'].shape)} and type {arrays['x'].dtype}; "
             "must be numbers of shape [n, ...]."
         )
-    pairs = [(arrays["x"], arrays["y"])]
-    if has_test:
-        pairs.append((arrays["x_test"], arrays["y_test"]))
-    labels = class_names([y for _, y in pairs], arrays["classes"].tolist() if "classes" in arrays else None)
+    classes = arrays["classes"].tolist() if "classes" in arrays else None
+    ys = [arrays[f"y{end}"] for end in endings]
+    labels = class_names(ys, None if has_masks and has_labels else classes)
     constants: dict[str, Any] = {"scale": 255.0} if arrays["x"].dtype == np.uint8 else {}
     parts = []
-    for x, y in pairs:
+    for end, y in zip(endings, ys, strict=True):
         numbers = class_numbers(labels, y, str(path))
-        check_arrays(str(path), x, numbers, arrays["x"].shape[1:], len(labels))
-        parts.append(Examples.of(x, numbers, **constants))
+        check_arrays(str(path), arrays[f"x{end}"], numbers, arrays["x"].shape[1:], len(labels))
+        part = Examples.of(arrays[f"x{end}"], numbers, **constants)
+        parts.append(with_masks(part, arrays[f"mask{end}"], str(path)) if has_masks else part)
     if has_test and has_clients:
         groups = np.unique(np.concatenate([arrays["client"], arrays["client_test"]]))
         train, test = (np.searchsorted(groups, arrays[key]) for key in ("client", "client_test"))
-        return Dataset("npz", parts[0], parts[1], labels, tuple(map(str, groups)), train, test)
-    if has_test:
-        return Dataset("npz", parts[0], parts[1], labels)
-    groups, group = np.unique(arrays.get("client", np.zeros(len(parts[0]), np.int64)), return_inverse=True)
-    names = tuple(map(str, groups)) if has_clients else ()
-    return split_off_test_set("npz", parts[0].x.numpy(), parts[0].y.numpy(), group, names, labels, constants, "")
+        data = Dataset("npz", parts[0], parts[1], labels, tuple(map(str, groups)), train, test)
+    elif has_test:
+        data = Dataset("npz", parts[0], parts[1], labels)
+    else:
+        groups, group = np.unique(arrays.get("client", np.zeros(len(parts[0]), np.int64)), return_inverse=True)
+        names = tuple(map(str, groups)) if has_clients else ()
+        mask = {"mask": arrays["mask"]} if has_masks else {}
+        x, y = parts[0].x.numpy(), parts[0].y.numpy()
+        data = split_off_test_set("npz", x, y, group, names, labels, constants | mask, "")
+    if not has_masks:
+        return data
+    masks = [arrays[f"mask{end}"] for end in endings]
+    return replace(data, labels=mask_classes(masks, classes, str(path)), image_labels=labels)
 
 
 def memory_mapped(folder: Path) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from protofed.data.labels import class_names, class_numbers
+from protofed.data.masks import main_classes, mask_classes, with_masks
 from protofed.data.partitions.base import Holding, stratified_share
 from protofed.draws import random_state
 from protofed.errors import UserError
@@ -32,7 +33,8 @@ class Federation:
     """Your own arrays and modules, as given from Python: the data of each client, and its net if you give one.
 
     `data`: per client a pair of inputs [n, ...] and labels [n], which are whole numbers from 0 or names. The shape of
-    the inputs may differ between clients.
+    the inputs may differ between clients. If every pixel has a label, the labels are masks [n, height, width]: a class
+    from 0, the background, or 255 for a pixel without a label.
     `test`: a pair per client, or None for a client without one; None: a fifth of each class is held out per client.
     `classes`: the number of classes, or their names in order; None: taken from the labels.
     `nets`: one for all clients, or one per client, in any of the forms that `protofed.nets.own` lists; None: the nets
@@ -64,10 +66,13 @@ class Federation:
             raise UserError("data: no client has inputs of shape [n, ...]. Give at least one client examples.")
         train = [(x if x.ndim > 1 else np.zeros((0, *shapes[0]), np.float32), y) for x, y in train]
         if test is None:
-            masks = [stratified_share(y, 0.2, random_state("held out", client)) for client, (_, y) in enumerate(train)]
-            tests = [(x[mask], y[mask]) for (x, y), mask in zip(train, masks, strict=True)]
-            train = [(x[~mask], y[~mask]) for (x, y), mask in zip(train, masks, strict=True)]
-            self.parts = tuple(Holding(np.flatnonzero(~mask), np.flatnonzero(mask)) for mask in masks)
+            held_out = [
+                stratified_share(main_classes(y) if y.ndim == 3 else y, 0.2, random_state("held out", client))
+                for client, (_, y) in enumerate(train)
+            ]
+            tests = [(x[chosen], y[chosen]) for (x, y), chosen in zip(train, held_out, strict=True)]
+            train = [(x[~chosen], y[~chosen]) for (x, y), chosen in zip(train, held_out, strict=True)]
+            self.parts = tuple(Holding(np.flatnonzero(~chosen), np.flatnonzero(chosen)) for chosen in held_out)
         else:
             tests = [
                 (x[:0], y[:0]) if pair is None else _test_pair(_as_pair_of_arrays(pair, f"test[{client}]"), x)
@@ -83,15 +88,23 @@ class Federation:
                         f"test[{client}]: its inputs have shape {test_x.shape[1:]}, but data[{client}]'s have "
                         f"{x.shape[1:]}. Give both the same shape."
                     )
-        self.labels = class_names([y for _, y in (*train, *tests)], classes)
+        every = [y for _, y in (*train, *tests)]
+        per_pixel = any(y.ndim == 3 for y in every)
+        self.labels = mask_classes(every, classes, "data") if per_pixel else class_names(every, classes)
         self.train, self.test = (
-            tuple(
-                Examples.of(x, class_numbers(self.labels, y, f"{argument}[{client}]"))
-                for client, (x, y) in enumerate(pairs)
-            )
+            tuple(self._examples(x, y, f"{argument}[{client}]", per_pixel) for client, (x, y) in enumerate(pairs))
             for argument, pairs in (("data", train), ("test", tests))
         )
         self.nets = None if nets is None else self._build_nets(nets)
+
+    def _examples(self, x: np.ndarray, y: np.ndarray, owner: str, per_pixel: bool) -> Examples:
+        """A client's examples from inputs [n, ...] and labels [n] or masks. `owner` begins the error messages."""
+        if not per_pixel:
+            return Examples.of(x, class_numbers(self.labels, y, owner))
+        masks = y if len(y) else np.zeros((0, *x.shape[2:]), np.uint8)
+        if masks.ndim != 3:
+            raise UserError(f"{owner}: it has one label per input, but other clients have masks. Give masks for all.")
+        return with_masks(Examples.of(x, main_classes(masks)), masks, owner)
 
     def _build_nets(self, nets: Sequence[Any]) -> tuple[Net, ...]:
         """The net of each client. Clients with the same net and inputs of the same shape share the object.
@@ -102,7 +115,7 @@ class Federation:
         modules = [nets[0]] * len(self.train) if len(nets) == 1 else list(nets)
         by_client = []
         for client, (module, examples) in enumerate(zip(modules, self.train, strict=True)):
-            own_classes = tuple(examples.labels.unique().tolist())
+            own_classes = tuple(examples.class_counts(len(self.labels)).nonzero().flatten().tolist())
             key = (id(module), examples.shape)
             net = built.get((*key, ())) or built.get((*key, own_classes))
             if net is None:
@@ -178,8 +191,12 @@ def _as_pair_of_arrays(pair: Any, name: str) -> Pair:
         return x.astype(np.float32), y.astype(np.int64)
     if x.dtype.kind not in "biuf":
         raise UserError(f"{name}: its inputs are of type {x.dtype}; they must be numbers.")
-    if x.ndim < 2 or y.shape != (len(x),):
-        raise UserError(f"{name}: got inputs {list(x.shape)} and labels {list(y.shape)}; must be [n, ...] and [n].")
+    is_mask = x.ndim == 4 and y.shape == (len(x), *x.shape[2:]) and y.dtype.kind in "iu"
+    if x.ndim < 2 or (y.shape != (len(x),) and not is_mask):
+        masks = f", or masks {[len(x), *x.shape[2:]]}" if x.ndim == 4 else ""
+        raise UserError(
+            f"{name}: got inputs {list(x.shape)} and labels {list(y.shape)}; must be [n, ...] and [n]{masks}."
+        )
     if y.dtype.kind == "b" or (y.dtype.kind == "f" and np.array_equal(y, np.round(y))):
         y = y.astype(np.int64)
     if y.dtype.kind not in "iuU":

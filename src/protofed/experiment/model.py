@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofed.engines.scoring import labelled
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
 from protofed.net import EVALUATION_BATCH
@@ -40,15 +41,19 @@ class Model:
     def predict(self, x: Any, by: str = "head") -> np.ndarray:
         """Predictions for raw inputs [n, ...]: an array [n] with the fields `label` and `scores` [classes].
 
+        If the net labels pixels, these and the other fields are [height, width] and [height, width, classes].
         By prototype also `distance`, to the nearest prototype, and `unknown`: whether that is more than the largest
         distance of a training example of the class.
         """
         self.must_be_finite()
         inputs = self.data.checked_inputs(x)
         with torch.no_grad(), one_thread():
-            batches = (self.data.normalised(batch) for batch in inputs.split(EVALUATION_BATCH))
+            size = EVALUATION_BATCH // 16 if self.net.grid else EVALUATION_BATCH  # scores per pixel take much memory
+            batches = (self.data.normalised(batch) for batch in inputs.split(size))
             score_batches = [self._scores_by(by, self.compute_scores(batch)) for batch in batches]
         scores = torch.cat([torch.zeros(0, len(self.labels)), *score_batches]).numpy()
+        if self.net.grid:
+            scores = scores.reshape(len(inputs), *self.net.shape[1:], -1)
         best, names = scores.argmax(-1), np.array(self.labels)
         columns: dict[str, np.ndarray] = {"label": names[best], "scores": scores}
         if by.startswith("prototype"):
@@ -81,6 +86,7 @@ class Model:
             scores = self.compute_scores(x)
             if "prototype" not in scores:
                 return None
-            distances = -scores["prototype"].gather(1, y.unsqueeze(1)).squeeze(1)
-            limits = limits.scatter_reduce(0, y, distances, "amax")
+            by_class, labels = labelled(scores["prototype"], y)
+            distances = -by_class.gather(1, labels.unsqueeze(1)).squeeze(1)
+            limits = limits.scatter_reduce(0, labels, distances, "amax")
         return [float(limit) if torch.isfinite(limit) else None for limit in limits]

@@ -104,12 +104,15 @@ def join_run(
         raise UserError(
             "The newcomer has no test examples. Give a test set, or at least five training examples of a class."
         )
+    if (examples.mask is None) == bool(members.nets[model_client].grid):
+        wanted = "a mask for every image" if examples.mask is None else "one label per input"
+        raise UserError(f"The nets of the run need {wanted}. Give the newcomer's labels in this form.")
     client_net = _make_net(net, members.nets[model_client], examples, len(members.labels))
     client_net = client_net.starting_from(layers) if layers else client_net
     replace(members, nets=(*members.nets, client_net)).check_nets(config.method_name, method)
     seed = config.run.seed if seed is None else seed
     client = Client(client_net, seed, config.run.rounds, number, number + 1, examples)
-    has_class = torch.bincount(examples.labels, minlength=len(members.labels)) > 0
+    has_class = examples.class_counts(len(members.labels)) > 0
     message = method.broadcast(server, number)
     down = message if method.compares_classes else _without_other_classes(message, has_class)
     training = replace(config.train, epochs=epochs)
@@ -125,7 +128,7 @@ def join_run(
         alone, _ = take_part(local, client, local.join(client), (), replace(training, epochs=all_epochs))
 
     def answer(x: Tensor) -> Scores:
-        return method.predict(client_net, params, x, down, kept)
+        return client_net.at_image_size(method.predict(client_net, params, x, down, kept), len(x))
 
     model = Model(number, client_net, method.exportable_params(params, kept), answer, examples, members.labels)
     num_correct = tally(answer, test_examples)
@@ -144,8 +147,8 @@ def join_run(
             if name in alone.start
         ),
         downloaded=message_size(down).params,
-        accuracy={way: count / len(test_examples) for way, count in num_correct.items()},
-        alone=num_correct_alone / len(test_examples),
+        accuracy={way: count / test_examples.num_labels for way, count in num_correct.items()},
+        alone=num_correct_alone / test_examples.num_labels,
     )
 
 
@@ -154,10 +157,11 @@ def read_newcomer(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
     if not path.exists():
         raise UserError(f"There is no file {path}. --data must be an .npz file with x and y.")
     arrays = read_npz(path)
-    for key in ("x", "y", *(("x_test", "y_test") if arrays.keys() & {"x_test", "y_test"} else ())):
+    y = "mask" if "mask" in arrays else "y"
+    for key in ("x", y, *(("x_test", f"{y}_test") if arrays.keys() & {"x_test", f"{y}_test"} else ())):
         if key not in arrays:
             raise UserError(f"{path} has no array {key}; it has {', '.join(arrays)}. Add it.")
-    return (arrays["x"], arrays["y"]), (arrays["x_test"], arrays["y_test"]) if "x_test" in arrays else None
+    return (arrays["x"], arrays[y]), (arrays["x_test"], arrays[f"{y}_test"]) if "x_test" in arrays else None
 
 
 def _client_with_same_inputs(others: tuple[Examples, ...], newcomer: Examples) -> int | None:
@@ -188,14 +192,15 @@ def _shaped_like(other: Examples, newcomer: Examples) -> Examples:
     if other.shape != newcomer.shape and (other.scale, other.mean, other.std) == (1.0, 0.0, 1.0):
         return newcomer
     try:
-        return replace(other, x=other.checked_inputs(newcomer.x), y=newcomer.y, index=newcomer.index)
+        x = other.checked_inputs(newcomer.x)
+        return replace(other, x=x, y=newcomer.y, index=newcomer.index, mask=newcomer.mask)
     except UserError as problem:
         raise UserError(f"The newcomer's data do not fit the data of the run: {problem}") from problem
 
 
 def _make_net(spec: Any, default: Net, examples: Examples, classes: int) -> Net:
     """The newcomer's net from what the caller passed as `net`."""
-    own_classes = tuple(examples.labels.unique().tolist())
+    own_classes = tuple(examples.class_counts(classes).nonzero().flatten().tolist())
     if isinstance(spec, NetChoice):
         return make_net(spec.name, spec.design, examples.shape, classes)
     if spec is not None:

@@ -20,6 +20,7 @@ from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, L
 from protofed.nets.efficientnet import EfficientNetLite0
 from protofed.nets.mlp import LinearNet, Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
 from protofed.nets.resnet import ResNet18
+from protofed.nets.unet import UNet
 
 
 class Design(Protocol):
@@ -44,6 +45,7 @@ NETS: dict[str, type[Design]] = {
     "mlp_spiral": MlpSpiral,
     "mlp_synthetic": MlpSynthetic,
     "resnet18": ResNet18,
+    "unet": UNet,
 }
 
 
