@@ -259,6 +259,17 @@ def test_a_net_that_views_takes_raw_inputs():
     assert np.array_equal(found, result.predict(x.numpy(), 0)["label"])
 
 
+def test_an_exported_onnx_graph_takes_images_with_several_channels(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    x = np.random.RandomState(0).randint(0, 255, (30, 3, 8, 8)).astype(np.uint8)
+    own = protofed.Federation([(x[:15], np.arange(15) % 3), (x[15:], np.arange(15) % 3)])
+    result = own.run({"run": {"rounds": 1}, "net": {"name": "convnet", "channels": [4]}, "method": {"name": "fedavg"}})
+    write_model(result.state.model(0), tmp_path / "c.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "c.onnx")
+    _, logits = session.run(None, {"input": x[:5].astype(np.float32)})
+    np.testing.assert_allclose(logits, result.predict(x[:5], 0)["scores"], rtol=1e-4, atol=1e-5)
+
+
 def test_onnx_without_its_package_is_said(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError, match=r"ONNX needs the package onnx. Run pip install 'protofed\[onnx\]'"):

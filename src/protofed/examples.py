@@ -120,10 +120,14 @@ class Examples:
 
     def normalised(self, raw: Tensor) -> Tensor:
         """Normalised inputs [m, ...], as a net gets them, from raw inputs."""
+        return channels_last(self.normalised_values(raw))
+
+    def normalised_values(self, raw: Tensor) -> Tensor:
+        """Normalised inputs [m, ...] from raw inputs, in torch's default order in memory."""
         x = raw.float()
         if self.fill is not None:
             x = torch.where(torch.isnan(x), self._shaped(self.fill), x)
-        return channels_last((x / self.scale - self._shaped(self.mean)) / self._shaped(self.std))
+        return (x / self.scale - self._shaped(self.mean)) / self._shaped(self.std)
 
     def _shaped(self, constant: Constant) -> Any:
         """A constant in a shape that broadcasts with inputs [m, ...]."""

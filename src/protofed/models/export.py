@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from protofed import __version__
 from protofed.errors import UserError
 from protofed.experiment.folder import must_be_new, write_atomically
+from protofed.nets.own import JointNet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,7 +71,7 @@ def _with_sorted_metadata(content: bytes) -> bytes:
 
 
 def _as_onnx(model: Model) -> bytes:
-    """A graph from raw inputs [n, ...] to `embedding` [n, dim] and `logits` [n, classes]."""
+    """A graph from raw inputs [n, ...] to `embedding` [n, dim] and `logits` [n, classes]; of pixels, both are maps."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -113,9 +114,11 @@ class FromRaw(nn.Module):
         super().__init__()
         self.parts = model.net.parts(model.params)
         self.data: Examples = model.data
-        self.channels_first = model.net.channels_first
+        self.is_joint = isinstance(model.net, JointNet)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.data.normalised(x)
-        z = self.parts["body"](x.contiguous() if self.channels_first else x)
-        return z if isinstance(z, tuple) else (z, self.parts["head"](z))
+        x = self.data.normalised_values(x)  # an order in memory is lost in ONNX, and with it the order of the pixels
+        out = self.parts["body"](x)
+        if self.is_joint:
+            return out[0], out[1]
+        return out[0] if isinstance(out, tuple) else out, self.parts["head"](out)
