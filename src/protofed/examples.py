@@ -127,7 +127,8 @@ class Examples:
         x = raw.float()
         if self.fill is not None:
             x = torch.where(torch.isnan(x), self._shaped(self.fill), x)
-        return (x / self.scale - self._shaped(self.mean)) / self._shaped(self.std)
+        normalised: Tensor = (x / self.scale - self._shaped(self.mean)) / self._shaped(self.std)
+        return normalised
 
     def _shaped(self, constant: Constant) -> Any:
         """A constant in a shape that broadcasts with inputs [m, ...]."""

@@ -23,6 +23,10 @@ _PERSONAL = {"PM(V)": "v", "PM(L)": "l"}
 """Columns for runs with eval.personal, and their keys in result.json. They replace the column of the time."""
 
 
+_OVERLAPS = ("mIoU server", "mIoU clients")
+"""Columns for runs in which every pixel has a label. Own classes and MB make room for them."""
+
+
 def collect(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """The results of the run folders, each with its folder and the hash of its partition."""
     missing = [str(path) for path in paths if not path.is_dir()]
@@ -52,6 +56,7 @@ def _setting(path: Path) -> str:
 def _cells(result: dict[str, Any]) -> dict[str, str]:
     """The row of a run, by column."""
     cost, server_accuracy, personal = result["cost"], result["global"]["accuracy"], result["personal"]
+    overlap = result.get("miou") or {}
     return {
         "run": Path(result["run"]).name,
         "method": result["method"],
@@ -60,10 +65,17 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
         "by prototype": _mean_and_std(result["accuracy"]["prototype"]),
         "server": "-" if server_accuracy is None else f"{100 * server_accuracy:.1f}",
         **{name: "-" if personal.get(key) is None else f"{100 * personal[key]:.1f}" for name, key in _PERSONAL.items()},
+        "mIoU server": _overlap(overlap.get("mean")),
+        "mIoU clients": _overlap((overlap.get("clients") or {}).get("head", {}).get("mean")),
         "sent up": f"{cost['up_params']:,}",
         "MB": f"{(cost['up_bytes'] + cost['down_bytes']) / 1e6:.1f}",
         "time": duration(result["seconds"]["total"]),
     }
+
+
+def _overlap(value: float | None) -> str:
+    """A mean intersection over union; "-" if there is none."""
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _mean_and_std(accuracy: dict[str, float] | None) -> str:
@@ -79,6 +91,8 @@ def compare_table(results: Sequence[dict[str, Any]]) -> Table:
         names = ["/".join(Path(result["run"]).parts[-2:]) for result in results]
         rows = [{**row, "run": name} for row, name in zip(rows, names, strict=True)]
     left_out = {"time"} if any(row[name] != "-" for row in rows for name in _PERSONAL) else set(_PERSONAL)
+    per_pixel = any(row[name] != "-" for row in rows for name in _OVERLAPS)
+    left_out |= {"own classes", "MB"} if per_pixel else set(_OVERLAPS)
     columns = [name for name in rows[0] if name not in left_out]
     for name in columns:
         is_text = name in ("run", "method")
@@ -114,7 +128,7 @@ def by_setting(results: Sequence[dict[str, Any]]) -> list[SettingRow]:
 
 def over_seeds(rows: Sequence[SettingRow]) -> Table:
     """One row per setting: means over seeds with their intervals, and the difference from the first setting."""
-    columns = ("by head", "own classes", "by prototype", "server", "validation")
+    columns = ("by head", "own classes", "by prototype", "server", "mIoU", "mIoU clients", "validation")
     names = [name for name in columns if any(name in row.figures for row in rows)]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     compared = len(rows) > 1
@@ -147,6 +161,13 @@ def remarks(results: Sequence[dict[str, Any]]) -> list[str]:
         notes.append(
             "PM(V), PM(L): the clients' latest models on the balanced test set, by head. The classes that a client "
             "holds have equal weights in PM(V), and weights by their number of training examples in PM(L)."
+        )
+    baselines = [value for result in results if (value := (result.get("miou") or {}).get("background")) is not None]
+    if baselines:
+        notes.append(
+            "mIoU: the mean over classes, with the background, of intersection over union; of the server's model on "
+            "the balanced test set, and the mean over clients by head. Accuracies are shares of pixels. Background "
+            f"everywhere: {', '.join(f'{baseline:.3f}' for baseline in sorted(set(baselines)))}."
         )
     titles = dict.fromkeys(dataset_title(result["dataset"], result.get("remark", "")) for result in results)
     notes.append(f"Data: {', '.join(titles)}.")

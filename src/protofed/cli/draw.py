@@ -19,7 +19,7 @@ def draw_command(
         str,
         option(
             "--what",
-            help="curves, losses, cost, clients, partition, tsne, pca, similarity, blocks, embeddings, attention, "
+            help="curves, losses, cost, clients, partition, tsne, pca, similarity, blocks, embeddings, maps, attention, "
             "margins, bounds, sweep, inputs or spiral.",
         ),
     ],
@@ -29,7 +29,7 @@ def draw_command(
     ] = 1,
     client: Annotated[
         Optional[list[int]],
-        option("--client", help="For similarity, blocks, embeddings, spiral: a client to show; may be repeated."),
+        option("--client", help="For similarity, blocks, embeddings, maps, spiral: a client to show; may be repeated."),
     ] = None,
     class_name: Annotated[
         Optional[list[str]],
@@ -39,7 +39,8 @@ def draw_command(
         Optional[list[str]],
         option(
             "--by",
-            help="For curves, cost, clients: head, prototype, global, ...; may be repeated. Default: head, prototype.",
+            help="For curves, cost, clients: head, prototype, global, ...; for curves also miou, the server's mIoU, "
+            "miou_objects, miou_head, ...; may be repeated. Default: head, prototype.",
         ),
     ] = None,
 ) -> None:

@@ -24,10 +24,15 @@ def predict_command(
     out: Annotated[
         Optional[Path], option("--out", help="File to write the predictions to (.npy), one record per input.")
     ] = None,
+    draw: Annotated[
+        Optional[Path],
+        option("--draw", help="For a net that labels pixels: folder for a mask and an overlay (.png) of each image."),
+    ] = None,
 ) -> None:
     """Predict with a model of a finished run.
 
-    The records have the fields `label` and `scores`. By prototype they also have `distance`, to the nearest prototype,
+    The records have the fields `label` and `scores`, of images with a label per pixel in the shape of the image. By
+    prototype they also have `distance`, to the nearest prototype,
     and `unknown`, whether that distance is larger than for any training example of the class. Without --out they are
     printed.
     """
@@ -37,14 +42,20 @@ def predict_command(
     if out:
         predictions.must_be_writable(out)
     result = Result.load(folder)
-    predicted = result.predict(predictions.read_inputs(source), client, by)
+    inputs = predictions.read_inputs(source)
+    predicted = result.predict(inputs, client, by)
     if client is None:
         owner = "client 0" if result.state.default_client() == 0 else "the server"
         print(f"Using the model of {owner}. Use --client for another one.", file=sys.stderr)
+    if draw:
+        from protofed.pictures.maps import write_overlays
+
+        write_overlays(*predictions.images_and_classes(result.state, inputs, predicted), draw)
+        print(f"{len(predicted):,} masks and overlays written to {draw}.")
     if out:
         predictions.write_predictions(predicted, out)
         print(f"{predictions.prediction_text(predicted)} Written to {out}.")
-    else:
+    elif not draw:
         print(predictions.prediction_lines(predicted))
 
 

@@ -124,6 +124,7 @@ class Screen(Watcher):
             **{name: f"{value:.3f}" for name, value in row["loss"].items()},
             "head": accuracy("head"),
             "prototype": accuracy("prototype"),
+            **_overlap_cell(row),
             "sent": f"{row['up_params']:,}",
         }
 
@@ -139,6 +140,14 @@ class Screen(Watcher):
         for row in self.last:
             table.add_row(*self.cells(row).values())
         return table
+
+
+def _overlap_cell(row: RoundRow) -> dict[str, str]:
+    """The column mIoU, if pixels have labels: of the server's model, or the mean over clients if it has none."""
+    if "miou_head" not in row and row["miou"] is None:
+        return {}
+    overlap = row["miou"] if row["miou"] is not None else row["miou_head"]
+    return {"mIoU": "-" if overlap is None else f"{overlap:.3f}"}
 
 
 class Progress:
@@ -177,6 +186,7 @@ def run_verdict(result: Result) -> str:
     lines = [
         f"{summary['method']} on {result.state.members.title} after {quantity(summary['rounds'], 'round')}: "
         + _accuracy_text(accuracies, summary["clients"], result.state.config.eval.reporting),
+        _overlap_text(summary["miou"]),
         " ".join(_judgements(summary, max(means, default=0.0), pull_warning(result.state.config, result.rounds))),
         _cost_text(summary),
     ]
@@ -193,6 +203,20 @@ def _accuracy_text(accuracies: Mapping[str, dict[str, float]], clients: int, rep
     by_way = ", ".join(f"{percent(spread)} {_WAYS.get(way, way)}" for way, spread in accuracies.items())
     running = " of running averages" if reporting == "running" else ""
     return f"{by_way} (mean accuracy ± standard deviation{running} over {quantity(clients, 'client')})."
+
+
+def _overlap_text(overlap: Mapping[str, Any]) -> str:
+    """The mIoU of the server's model and of the clients, and the baseline; "" if pixels have no labels."""
+    if "clients" not in overlap:
+        return ""
+    figures = []
+    if overlap["mean"] is not None:
+        figures.append(f"{overlap['mean']:.3f} by the server's model on the balanced test set")
+    for way, spread in overlap["clients"].items():
+        if spread["mean"] is not None and way in ("head", "prototype"):
+            figures.append(f"{spread['mean']:.3f} ± {spread['std']:.3f} over clients {_WAYS[way]}")
+    baseline = f" Background everywhere: {overlap['background']:.3f}." if overlap["background"] is not None else ""
+    return f"mIoU: {', '.join(figures) or 'none'}.{baseline} Accuracies are shares of pixels."
 
 
 def _judgements(summary: Mapping[str, Any], best: float, warning: str) -> list[str]:

@@ -48,7 +48,7 @@ def result_summary(
             **{way: mean_and_std(list(by_client.values())) for way, by_client in personal.items() if way != "head"},
             "clients": config.eval.clients if personal else None,
         },
-        "miou": overlap_summary(last),
+        "miou": overlap_summary(last, members),
         "loss": last["loss"],
         "cost": {
             **{key: round(total(key) / len(rounds)) for key in ("up_params", "down_params", "up_counts")},

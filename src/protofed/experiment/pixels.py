@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from protofed.core import AnyMethod
     from protofed.engines.engine import Evaluation
     from protofed.engines.scoring import Counts
+    from protofed.examples import Examples
     from protofed.experiment.members import Members
 
 
@@ -75,8 +76,17 @@ def server_overlap_columns(counts: Counts, labels: Sequence[str | int]) -> dict[
     }
 
 
-def overlap_summary(row: dict[str, Any]) -> dict[str, Any]:
-    """The entry `miou` of result.json, from the last round: of the server's model, and the mean over clients."""
+def background_overlap(parts: Sequence[Examples], classes: int) -> float | None:
+    """The baseline: the mIoU on these examples of a model that predicts the background everywhere."""
+    totals = [sum(int(part.class_counts(classes)[label]) for part in parts) for label in range(classes)]
+    return mean_overlap([[total, *[0] * classes] for total in totals])
+
+
+def overlap_summary(row: dict[str, Any], members: Members) -> dict[str, Any]:
+    """The entry `miou` of result.json, from the last round: of the server's model, and the mean over clients.
+
+    `background` is the baseline on the balanced test set.
+    """
     summary = {"mean": row["miou"], "per_class": row.get("iou")}
     ways = [key for key in row if key.startswith("miou_") and f"{key}_std" in row]
     if not ways and "iou" not in row:
@@ -85,7 +95,8 @@ def overlap_summary(row: dict[str, Any]) -> dict[str, Any]:
         key.removeprefix("miou_"): {"mean": row[key], "std": row[f"{key}_std"], "objects": row[f"{key}_objects"]}
         for key in ways
     }
-    return {**summary, "objects": row.get("miou_objects"), "clients": clients}
+    baseline = background_overlap(members.balanced, members.classes)
+    return {**summary, "objects": row.get("miou_objects"), "background": baseline, "clients": clients}
 
 
 def check_pixel_labels(members: Members, method_name: str, method: AnyMethod) -> None:

@@ -18,6 +18,7 @@ _FIGURES = {
     "own classes": ("accuracy", "head_own"),
     "by prototype": ("accuracy", "prototype"),
     "server": ("global", "accuracy"),
+    "mIoU": ("miou", "mean"),
 }
 """The figures that are compared over seeds, and their section and key in result.json."""
 
@@ -95,10 +96,13 @@ class SettingRow(NamedTuple):
 def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The figures of a result.json that are compared over seeds, by name."""
     for name, (section, key) in _FIGURES.items():
-        value = result[section].get(key)  # runs of earlier versions lack head_own
+        value = (result.get(section) or {}).get(key)  # runs of earlier versions lack head_own
         value = value["mean"] if isinstance(value, Mapping) else value
         if value is not None:
             yield name, value
+    by_head = ((result.get("miou") or {}).get("clients") or {}).get("head") or {}
+    if by_head.get("mean") is not None:
+        yield "mIoU clients", by_head["mean"]
     if result["best"]:
         yield "validation", result["best"]["validation"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from protofed.core import Scores
-from protofed.engines.scoring import hit, predicted, with_input_shape
+from protofed.engines.scoring import hit, labelled, predicted, with_input_shape
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
@@ -18,6 +18,7 @@ from protofed.experiment.results import Result
 from protofed.measures.bound_tables import measure_bounds
 from protofed.measures.classification import auc, balanced_accuracy, calibration_error, confusion, macro_f1
 from protofed.measures.cost import cost_of_rounds, cost_until
+from protofed.measures.entropy import measure_entropy
 from protofed.measures.evenness import evenness
 from protofed.measures.geometry import centres, cosine_similarities, drift, scatter
 from protofed.measures.objective import measure_objective
@@ -31,7 +32,7 @@ from protofed.net import EVALUATION_BATCH
 def _scores_by_head(answer: Callable[[Tensor], Scores], parts: Sequence[Examples]) -> tuple[Tensor, Tensor] | None:
     """The scores [n, classes] by head of all examples, and their labels [n]; None if there are none."""
     batches = (batch for part in parts for batch in part.batches(EVALUATION_BATCH))
-    scored = [(scores["head"], y) for x, y in batches if "head" in (scores := answer(x))]
+    scored = [labelled(scores["head"], y) for x, y in batches if "head" in (scores := answer(x))]
     return (torch.cat([scores for scores, _ in scored]), torch.cat([y for _, y in scored])) if scored else None
 
 
@@ -204,6 +205,7 @@ MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "cost": _measure_cost,
     "discrepancy": measure_discrepancy,
     "drift": _measure_drift,
+    "entropy": measure_entropy,
     "fairness": _measure_fairness,
     "gradients": measure_gradients,
     "margins": _measure_margins,
@@ -213,7 +215,7 @@ MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "similarity": _measure_similarity,
 }
 DEFAULT_MEASURES = ("fairness", "classification", "cost")
-_PER_CLIENT = ("bounds", "classification", "confusion", "scatter")
+_PER_CLIENT = ("bounds", "classification", "confusion", "entropy", "scatter")
 """The measures that can be computed for a single client."""
 
 

@@ -13,6 +13,8 @@ from protofed.experiment import folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from protofed.experiment.results import State
+
 
 def read_inputs(path: Path) -> np.ndarray:
     """An array from a .npy file."""
@@ -43,8 +45,28 @@ def write_predictions(predicted: np.ndarray, path: Path) -> None:
     folder.write_atomically(path, content.getvalue())
 
 
+def images_and_classes(state: State, inputs: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Images [n, channels, height, width], the numbers of their predicted classes, and the number of classes."""
+    net = state.members.nets[0]
+    if not net.grid:
+        raise UserError(f"--draw needs a net that labels every pixel, but {net.name} gives one label per input.")
+    return inputs.reshape(-1, *net.shape), predicted["scores"].argmax(-1), net.classes
+
+
+def _pixel_line(number: int, labels: np.ndarray) -> str:
+    """The number of an image and the shares of its pixels by label."""
+    names, counts = np.unique(labels, return_counts=True)
+    shares = [f"{name} {100 * count / labels.size:.1f} %" for name, count in zip(names, counts, strict=True)]
+    return f"{number}\t{', '.join(shares)}"
+
+
 def prediction_lines(predicted: np.ndarray) -> str:
-    """A header and one line per record, with tabs between the columns and without the scores."""
+    """A header and one line per record, with tabs between the columns and without the scores.
+
+    Of images with a label per pixel: the number of the image, and the share of its pixels that each class has.
+    """
+    if predicted["label"].ndim > 1:
+        return "\n".join(["image\tpixels", *map(_pixel_line, range(len(predicted)), predicted["label"])])
     names = [name for name in predicted.dtype.names or () if name != "scores"]
     formats = {"f": "{:.4f}", "b": "{:d}"}
     columns = [formats.get(predicted.dtype[name].kind, "{}") for name in names]
@@ -58,9 +80,10 @@ def prediction_text(predicted: np.ndarray) -> str:
     >>> prediction_text(np.array([(7, True), (7, False), (3, False)], [("label", int), ("unknown", bool)]))
     '3 inputs: 2 x 7, 1 x 3; 1 unknown.'
     """
-    labels, counts = np.unique(predicted["label"], return_counts=True)
+    labels, counts = np.unique(predicted["label"], return_counts=True)  # of pixels, if these have labels
     order = np.argsort(-counts, kind="stable")
     per_label = ", ".join(f"{counts[position]:,} x {labels[position]}" for position in order[:20])
     more = ", ..." if len(order) > 20 else ""
     unknown = f"; {predicted['unknown'].sum():,} unknown" if "unknown" in (predicted.dtype.names or ()) else ""
-    return f"{len(predicted):,} inputs: {per_label}{more}{unknown}."
+    unit = " (pixels)" if predicted["label"].ndim > 1 else ""
+    return f"{len(predicted):,} inputs{unit}: {per_label}{more}{unknown}."

@@ -17,6 +17,7 @@ from torch import nn
 from protofed.net import Net
 from protofed.nets.cnn import Cnn
 from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
+from protofed.nets.deeplab import DeepLab
 from protofed.nets.efficientnet import EfficientNetLite0
 from protofed.nets.mlp import LinearNet, Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
 from protofed.nets.resnet import ResNet18
@@ -36,6 +37,7 @@ NETS: dict[str, type[Design]] = {
     "cnn_celeba": CnnCelebA,
     "cnn_fednh": CnnFedNH,
     "convnet": ConvNet,
+    "deeplab": DeepLab,
     "efficientnet_lite0": EfficientNetLite0,
     "lenet": LeNet,
     "linear": LinearNet,

@@ -17,6 +17,7 @@ from torch import Tensor
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.net import Params
+from protofed.nets.deeplab import mobilenet_from_torchvision
 from protofed.nets.efficientnet import from_published_names
 from protofed.nets.resnet import from_torchvision_names
 
@@ -75,7 +76,7 @@ def published_file(name: str) -> Path:
 
 def with_our_names(layers: Params) -> Params:
     """Tensors by the names that they have in our nets, if they have those of a published net."""
-    return from_torchvision_names(from_published_names(layers))
+    return mobilenet_from_torchvision(from_torchvision_names(from_published_names(layers)))
 
 
 def net_options(metadata: dict[str, Any], path: str | Path) -> dict[str, Any]:

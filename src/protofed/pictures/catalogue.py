@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from protofed.errors import UserError
 from protofed.experiment.results import members_with_data
 from protofed.measures.intervals import SettingRow, read_sweep
-from protofed.pictures import blocks, clients, curves, scatter, similarity, spiral
+from protofed.pictures import blocks, clients, curves, maps, scatter, similarity, spiral
 from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.holdings import draw_holdings
 from protofed.pictures.runs import FinishedRun
@@ -68,6 +68,9 @@ PICTURES: dict[str, Picture] = {
     ),
     "embeddings": Picture(
         "embeddings of single clients", lambda runs, o: scatter.embeddings(runs, o.clients, o.classes)
+    ),
+    "maps": Picture(
+        "masks, predictions and entropies of test images", lambda runs, o: maps.map_picture(runs, o.clients)
     ),
     "attention": Picture("the weight of each client per round (protomargin)", lambda runs, o: clients.attention(runs)),
     "margins": Picture("distances between prototypes over rounds", lambda runs, o: curves.margin_curves(runs)),

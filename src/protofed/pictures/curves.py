@@ -32,6 +32,8 @@ def megabytes_sent(run: FinishedRun) -> dict[int, float]:
 
 def way_suffix(way: str) -> str:
     """How a curve's name ends for a way of predicting."""
+    if way.startswith("miou"):  # a column of its own
+        return {"miou": "", "miou_objects": ", without background"}.get(way, f", {way.replace('_', ' ')}")
     return {"head": "", "global": ", the server's model"}.get(way, f", by {way.replace('_', ' ')}")
 
 
@@ -42,11 +44,16 @@ def _accuracy_curves(
     by_name = {}
     for name, group in group_by_setting(runs).items():
         for way in ways:
-            if tested := common_values(group, f"accuracy_{way}"):
+            if tested := common_values(group, way if way.startswith("miou") else f"accuracy_{way}"):
                 by_name[name + way_suffix(way)] = (group, tested[0], 100 * tested[1])
     if not by_name:
         raise UserError(f"None of these runs has an accuracy by {' or '.join(ways)}. Try another --by.")
     return by_name
+
+
+def _axis_label(ways: Sequence[str]) -> str:
+    """What the vertical axis shows."""
+    return "mIoU in %" if all(way.startswith("miou") for way in ways) else "accuracy in %"
 
 
 def _data_and_seeds(runs: Sequence[FinishedRun]) -> str:
@@ -63,7 +70,7 @@ def curves(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int 
         _data_and_seeds(runs),
         {name: rounds for name, (_, rounds, _) in by_name.items()},
         {name: accuracies for name, (_, _, accuracies) in by_name.items()},
-        y_label="accuracy in %" + (f", mean of {window} rounds" if window > 1 else ""),
+        y_label=_axis_label(ways) + (f", mean of {window} rounds" if window > 1 else ""),
     )
     return bands.draw_bands([panel], window=window)
 
@@ -105,7 +112,7 @@ def cost(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS, window: int = 
         x,
         lines,
         x_label="MB sent so far, by all clients, both ways",
-        y_label="accuracy in %",
+        y_label=_axis_label(ways),
         log_x=bool(lines),
         levels=levels,
     )

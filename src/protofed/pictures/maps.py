@@ -1,0 +1,142 @@
+"""Pictures of pixels: masks, predictions and entropy maps of test images, and overlays of predictions on images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from protofed.errors import UserError
+from protofed.examples import IGNORED, Examples
+from protofed.measures.entropy import EntropyMaps, entropy_maps
+from protofed.measures.question import state_with_data
+from protofed.pictures.runs import FinishedRun, titles
+from protofed.pictures.style import COLUMN, with_column_fonts
+
+_IMAGES = 4
+"""Test images in a picture."""
+_OPACITY = 0.55
+"""Of the colours of an overlay."""
+_IGNORED_COLOUR = (224, 224, 192)
+
+
+class MapRows(NamedTuple):
+    """What one model makes of the images."""
+
+    title: str
+    labels: np.ndarray  # [n, height, width]: the predicted classes
+    entropies: EntropyMaps
+
+
+def class_colours(classes: int) -> np.ndarray:
+    """The colours [classes, 3] of Pascal VOC, as bytes: black for class 0, and different ones for up to 255 classes.
+
+    >>> class_colours(3).tolist()
+    [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
+    """
+    colours = np.zeros((classes, 3), np.int64)
+    for label in range(classes):
+        for bit in range(8):
+            for channel in range(3):
+                colours[label, channel] |= (label >> (3 * bit + channel) & 1) << (7 - bit)
+    return colours.astype(np.uint8)
+
+
+def coloured(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Masks [..., height, width] as colours [..., height, width, 3], with a light colour for ignored pixels."""
+    table = np.tile(np.array(_IGNORED_COLOUR, np.uint8), (IGNORED + 1, 1))
+    table[:classes] = class_colours(classes)
+    return np.asarray(table[labels])
+
+
+def as_bytes(x: np.ndarray) -> np.ndarray:
+    """Raw images [n, channels, height, width] as bytes [n, height, width, 3]. Other values are scaled to 0 to 255."""
+    images = np.moveaxis(x, 1, -1)[..., :3]
+    images = np.repeat(images, 3, -1) if images.shape[-1] != 3 else images
+    if images.dtype != np.uint8:
+        low, high = images.min(initial=0), images.max(initial=1)
+        images = (255 * (images - low) / max(high - low, 1e-12)).astype(np.uint8)
+    return images
+
+
+def overlaid(x: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """Images as bytes [n, height, width, 3], mixed with the colours of the predicted classes; the background stays."""
+    images, colours = as_bytes(x).astype(np.float32), coloured(labels, classes)
+    is_object = (labels != 0)[..., None]
+    return np.where(is_object, (1 - _OPACITY) * images + _OPACITY * colours, images).round().astype(np.uint8)
+
+
+def write_overlays(x: np.ndarray, labels: np.ndarray, classes: int, folder: Path) -> None:
+    """Write per image NUMBER-mask.png, whose pixels are class numbers with a palette, and NUMBER-overlay.png."""
+    from PIL import Image
+
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} already exists and is not empty. Give another --draw.")
+    folder.mkdir(parents=True, exist_ok=True)
+    palette = coloured(np.arange(IGNORED + 1), classes).ravel().tolist()
+    for number, (overlay, mask) in enumerate(zip(overlaid(x, labels, classes), labels, strict=True)):
+        picture = Image.fromarray(mask.astype(np.uint8), mode="P")
+        picture.putpalette(palette)
+        picture.save(folder / f"{number:04d}-mask.png")
+        Image.fromarray(overlay).save(folder / f"{number:04d}-overlay.png")
+
+
+@with_column_fonts
+def map_picture(runs: Sequence[FinishedRun], clients: Sequence[int] = ()) -> Figure:
+    """Test images and their masks; per run the prediction and both entropies (prototype-guided FL, Fig. 6 and S4).
+
+    The model is that of client 0, which is the server's if clients share one, or those of `clients`.
+    """
+    rows: list[MapRows] = []
+    for run, title in zip(runs, titles(runs), strict=True):
+        state = state_with_data(run.result())
+        members = state.members
+        if not members.nets[0].grid:
+            raise UserError(f"{run.folder}: its net gives one label per input; maps need a label per pixel.")
+        for client in clients or (0,):
+            model = state.model(client)
+            model.must_be_finite()
+            test = _chosen(members.balanced[0])
+            x, masks = test.take(torch.arange(len(test)))
+            labels = model.compute_scores(x)["head"].argmax(-1).reshape(masks.shape)
+            name = f"{title}, client {client}" if len(clients) > 1 else title
+            rows.append(MapRows(name, labels.numpy(), entropy_maps(model.net, model.params, x)))
+    return _drawn(test, masks.numpy(), rows, members.classes)
+
+
+def _chosen(test: Examples) -> Examples:
+    """A few images of different labels, always the same."""
+    labels = test.labels.numpy()
+    first = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)]
+    evenly = [first[at * len(first) // _IMAGES] for at in range(_IMAGES)] if len(first) > _IMAGES else first
+    return test.subset(np.array(evenly))
+
+
+def _drawn(test: Examples, masks: np.ndarray, rows: Sequence[MapRows], classes: int) -> Figure:
+    """The picture: a column per image; the images, their masks, and three rows per model."""
+    number = len(test)
+    lines = 2 + 3 * len(rows)
+    side = COLUMN / (number + 0.6)
+    picture, axes = plt.subplots(lines, number, figsize=(COLUMN, side * lines + 0.2), squeeze=False)
+    content: list[tuple[str, np.ndarray, float | None]] = [
+        ("image", as_bytes(test.x[test.index].numpy()), None),
+        ("mask", coloured(masks, classes), None),
+    ]
+    softmax_top = float(np.log(classes))
+    features_top = max(float(row.entropies.features.max()) for row in rows)
+    for row in rows:
+        content.append((row.title, coloured(row.labels, classes), None))
+        content.append(("softmax entropy", row.entropies.softmax.numpy(), softmax_top))
+        content.append(("feature entropy", row.entropies.features.numpy(), features_top))
+    for line, (title, images, top) in zip(axes, content, strict=True):
+        for axis, image in zip(line, images, strict=True):
+            axis.imshow(image, interpolation="nearest", **({} if top is None else {"vmin": 0, "vmax": top or 1}))
+            axis.set(xticks=[], yticks=[])
+        line[0].set_ylabel(title.replace(", ", ",\n"), rotation=0, ha="right", va="center", fontsize=6)
+    picture.subplots_adjust(left=0.22, right=1, top=1, bottom=0, wspace=0.04, hspace=0.06)
+    return picture
