@@ -19,8 +19,8 @@ def draw_command(
         str,
         option(
             "--what",
-            help="curves, losses, cost, clients, partition, tsne, pca, similarity, blocks, embeddings, maps, attention, "
-            "margins, bounds, sweep, inputs or spiral.",
+            help="curves, losses, cost, clients, partition, tsne, pca, similarity, blocks, embeddings, maps, "
+            "attention, margins, bounds, sweep, inputs or spiral.",
         ),
     ],
     out: Annotated[Path, option("--out", help="Picture to write, .png, .svg or .pdf. It must not exist yet.")],
