@@ -335,3 +335,13 @@ def test_the_papers_own_tables_have_another_correlation_of_margin_and_accuracy()
         found = pearson(margins[:number], accuracies[:number])
         assert words.format(found.rho, found.p_value) in text
     assert f"correlation of {published.PROTOMARGIN_RHO} between margin and accuracy" in text
+
+
+def test_sentences_about_prototype_guided_fl_follow_from_the_kept_figures():
+    kept = Kept("protomargin-table3-small")
+    gap = kept.gap("protomargin, deviation", "protomargin", "slow 0.8")
+    assert gap.number == 3
+    assert not gap.excludes_zero  # with another result, other sentences are needed
+    assert f"deviation is above protomargin as printed by {gap.percent()} points" in text_of("protomargin.md")
+    run_so_far = {place for place, result in kept.by_place.items() if result.runs}
+    assert run_so_far == {("protomargin, deviation", "slow 0.8"), ("protomargin", "slow 0.8")}
