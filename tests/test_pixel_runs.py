@@ -22,6 +22,7 @@ from protofed.models.join import join_run
 from protofed.nets import NETS, make_net
 from protofed.nets.weights import with_our_names
 from protofed.pictures.maps import class_colours, overlaid
+from protofed.studies.reproduce.studies import STUDIES
 
 SIDE = 16
 
@@ -314,3 +315,15 @@ def test_torchvisions_weights_have_a_place():
 def test_images_of_odd_sizes_say_what_to_do(name):
     with pytest.raises(UserError, match="multiples of"):
         make_net(name, NETS[name](), (3, 30, 31), 3)
+
+
+# Studies
+
+
+def test_figure5_compares_methods_by_alpha_and_slow(tmp_path):
+    study = STUDIES["protomargin-figure5"]
+    jobs = study.jobs(tmp_path, 1, False)
+    assert len(jobs) == 5 * 9 - 3 + 1  # without slow clients both readings of fedavg are one run; central
+    assert {job.config.partition.alpha for job in jobs if job.config.partition_name != "pooled"} == {0.01, 0.1, 1.0}
+    quick = study.jobs(tmp_path, 1, True)
+    assert [job.config.run.rounds for job in quick] == [2] * 5

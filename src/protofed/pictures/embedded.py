@@ -100,11 +100,13 @@ def embed_all_clients(run: FinishedRun, title: str, limit: int = _MAX_SAMPLES) -
             samples.append(Points.of(z, y, number))
             z, y = _compared_features(method, model.net, model.params, members.train[number])
             local.append(Points.from_prototypes(Prototypes.of(z, y, classes=members.classes), number))
-    every = Points.concatenate(samples)
+    every, means = Points.concatenate(samples), Points.concatenate(local)
+    if members.nets[0].grid:  # of pixels; as in prototype-guided FL's Fig. S3, without class 0, the background
+        every, means = (points.subset(points.y != 0) for points in (every, means))
     if not len(every.y):
         raise UserError(f"{run.folder}: its clients have no test examples to embed.")
     rows = np.sort(random_state("embeddings", run.config.run.seed).permutation(len(every.y))[:limit])
-    return Embedded(title, members.labels, every.subset(rows), Points.concatenate(local), _shared_points(result))
+    return Embedded(title, members.labels, every.subset(rows), means, _shared_points(result))
 
 
 def client_params(state: State, number: int) -> Params:
@@ -136,6 +138,10 @@ def embed_clients(
     result = run.result()
     state, shared = state_with_data(result), _shared_points(result)
     method, members, panels = state.config.method, state.members, []
+    if members.nets[0].grid:
+        raise UserError(
+            f"{run.folder}: its net labels pixels; --what embeddings draws inputs with one label. Use tsne."
+        )
     chosen_classes = class_positions(members.labels, classes)
     with one_thread():
         for number in clients:

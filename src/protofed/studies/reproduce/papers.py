@@ -209,10 +209,21 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         ),
         (
             "figure5",
-            "Fig. 5, 6, S1, S3, S4: segmentation",
-            CANNOT,
-            "Pascal VOC is not available here, there is no loader for it, and segmentation is not built; "
-            "recipes/protomargin-pets.toml classifies images instead",
+            "Fig. 5: segmentation, macro classes",
+            NOT_YET,
+            f"{_COMMAND} can make it in hours, on pets with masks instead of Pascal VOC",
+        ),
+        (
+            "figure5-breeds",
+            "Fig. 5: segmentation, all classes",
+            NOT_YET,
+            f"{_COMMAND} can make it in hours, on pets with masks instead of Pascal VOC",
+        ),
+        (
+            "figure6",
+            "Fig. 6, S1, S3, S4: maps, partitions, t-SNE of pixels",
+            NOT_YET,
+            "`protofed draw DIR --what maps`, `--what partition` and `--what tsne` draw them from runs of segmentation",
         ),
     ),
     ("mpfedcl", "MP-FedCL (Qiao et al. 2023)"): (
