@@ -52,7 +52,7 @@ ALONE = "The experiment has a problem:\n  - "
         (
             ["method.pul=1"],
             ALONE
-            + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, initial_weights, nearest, outputs, pooling, prototypes, pull, send.',
+            + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, initial_weights, nearest, outputs, pooling, prototypes, pull, pull_schedule, send.',
         ),
         (
             ["methd.pull=1"],

@@ -3,7 +3,7 @@
 >>> import protofed
 >>> result = protofed.run({"run": {"rounds": 2}, "data": {"clients": 4}})
 >>> sorted(result.summary["accuracy"])
-['head', 'prototype', 'head_own', 'prototype_all']
+['head', 'head_own', 'prototype', 'prototype_all']
 
 The public names are:
 
