@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from protofed.errors import UserError
 from protofed.net import Params
 
-_STAGES = (  # expansion, channels, blocks, stride of the first block
+_MOBILENET_STAGES = (  # expansion, channels, blocks, stride of the first block
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -113,7 +113,7 @@ class MobileNetV2(nn.Module):
         channels, size, rate = design.scaled(_STEM), 2, 1
         self.stem = _unit(ins, channels, 3, design.norm_layer, 2)
         self.stages = nn.ModuleList()
-        for number, (expansion, full, blocks, first_stride) in enumerate(_STAGES, 1):
+        for number, (expansion, full, blocks, first_stride) in enumerate(_MOBILENET_STAGES, 1):
             outs, stage = design.scaled(full), nn.Sequential()
             for stride in (first_stride, *[1] * (blocks - 1)):
                 used = stride if size * stride <= design.stride else 1
@@ -205,7 +205,7 @@ def mobilenet_from_torchvision(layers: Params) -> Params:
     """
     if "features.0.0.weight" not in layers or not any(name.startswith("features.18.") for name in layers):
         return layers
-    places = [(stage, block) for stage, (_, _, blocks, _) in enumerate(_STAGES) for block in range(blocks)]
+    places = [(stage, block) for stage, (_, _, blocks, _) in enumerate(_MOBILENET_STAGES) for block in range(blocks)]
     renamed = {}
     for name, value in layers.items():
         parts = name.split(".")
@@ -218,7 +218,7 @@ def mobilenet_from_torchvision(layers: Params) -> Params:
             renamed[f"body.encoder.{unit}.{unit_part[parts[2]]}.{tensor}"] = value
             continue
         stage, block = places[number - 1]
-        units = ["depthwise"] if _STAGES[stage][0] == 1 else ["expand", "depthwise"]
+        units = ["depthwise"] if _MOBILENET_STAGES[stage][0] == 1 else ["expand", "depthwise"]
         at = int(parts[3])
         after = "project" if at == len(units) else "norm"
         layer = f"{units[at]}.{unit_part[parts[4]]}" if at < len(units) else after

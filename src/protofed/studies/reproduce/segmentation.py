@@ -25,7 +25,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "local": ("method.name=local",),
 }
 _SERVER, _CLIENTS = "miou.mean", "miou.clients.head.mean"
-_NOTE = (
+_SEGMENTATION_NOTE = (
     "mIoU in %, the background included: of the server's model on the test set, after the last round, mean over seeds "
     "± the half-width of the 95 % interval over seeds. local: the mean over clients, each on its own test set. "
     "central: one model trained on all images, for two epochs per round. slow: the fraction of a round's "
@@ -37,13 +37,19 @@ _DIFFERENCES = (
     "instead of 0.0001.",
     "20 clients and 30 rounds instead of 100 and 440.",
 )
-_PAIRS = (
+_SEGMENTATION_PAIRS = (
     ("protomargin, deviation", "fedavg + toleration"),
     ("protomargin", "fedavg + toleration"),
     ("protomargin, deviation", "fedavg"),
     ("protomargin, deviation", "protomargin"),
 )
-_QUICK = ("run.rounds=2", "train.decay_rounds=2", "run.eval_every=1", "data.limit=120", "net.channels=[4, 8]")
+_SEGMENTATION_QUICK = (
+    "run.rounds=2",
+    "train.decay_rounds=2",
+    "run.eval_every=1",
+    "data.limit=120",
+    "net.channels=[4, 8]",
+)
 
 
 def _column(alpha: str, slow: str) -> str:
@@ -66,13 +72,13 @@ def _figure5(name: str, data: str) -> Study:
         f"protomargin-{name}",
         f"Prototype-guided FL, Fig. 5: {data}",
         tuple(cells),
-        _QUICK,
+        _SEGMENTATION_QUICK,
         (_column("0.1", "0.8"),),
         _DIFFERENCES,
         picture=draw_overlap_by_alpha,
         quick_seeds=1,
-        pairs=_PAIRS,
-        note=_NOTE,
+        pairs=_SEGMENTATION_PAIRS,
+        note=_SEGMENTATION_NOTE,
     )
 
 
