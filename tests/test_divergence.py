@@ -57,6 +57,11 @@ def test_from_python_it_is_one_warning():
     assert "The loss is not finite: the run has diverged" not in run_verdict(result)
 
 
+def test_the_monitor_does_not_hide_it(tmp_path):
+    with pytest.warns(RuntimeWarning, match=r"Try a smaller method\.pull"):
+        protofed.run({**TABLE, "run": {"rounds": 2, "monitor": 2}, "method": {"pull": 1e6}}, tmp_path / "run")
+
+
 def test_on_the_screen_it_is_one_line():
     text = io.StringIO()
     with Screen(Console(file=text, width=200)) as screen:

@@ -55,7 +55,7 @@ class Runner:
         self.server = self.method.start(members.server(config.run.seed, 0))
         self.rounds: list[RoundRow] = []
         self.evaluations: list[Evaluation] = []
-        self.watchers = list(watchers)
+        self.watchers, self.has_watchers = list(watchers), bool(watchers)
         self.notes = list(members.notes)
         self.warning = ""
         if config.run.trace_every and self.server_prototypes() is None:
@@ -177,13 +177,13 @@ class Runner:
         return result
 
     def _warn(self) -> None:
-        """Tell the watchers, or Python if there are none, the first time that something goes wrong."""
+        """The first time that something goes wrong, pass it to the watchers, or to Python if the caller has none."""
         if self.warning or not (text := pull_warning(self.config, self.rounds[-2:])):
             return
         self.warning = text
         for watcher in self.watchers:
             watcher.warned(text)
-        if not self.watchers:
+        if not self.has_watchers:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _write_round(self, folder: Folder, row: RoundRow) -> None:
