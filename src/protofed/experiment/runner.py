@@ -64,6 +64,8 @@ class Runner:
             self.watchers.append(TensorBoard(folder.path / "tensorboard"))
         if config.run.monitor and not bounds_of(self.method):
             self.notes.append(f"run.monitor: no paper proves a bound for {config.method_name}, so nothing is monitored")
+        elif config.run.monitor and not folder:
+            self.notes.append("run.monitor: without a run folder (out) there is no bounds.jsonl to write")
         elif folder and config.run.monitor:
             self.watchers.append(BoundsMonitor(self, config.run.monitor, folder.path))
         workers = config.engine.workers or choose_workers(
