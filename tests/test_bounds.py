@@ -221,14 +221,35 @@ def test_what_cannot_be_measured_is_said(runs, tmp_path):
     with pytest.raises(UserError, match=r"--every 9: the run has only 4 rounds\. Use 4 or fewer"):
         measure(runs["plain"], ["bounds"], every=9)
 
-    class Notes(Watcher):
-        def started(self, config, members, rounds, notes):
-            self.notes = notes
+    with pytest.raises(UserError, match=r"--client 7: it trained in no monitored round\. Clients that did: 0, 1, 2\."):
+        measure(runs["monitored"], ["bounds"], client=7)
+    with pytest.raises(UserError, match=r"--client 1: MP-FedCL's Theorem 1, .* is about all clients together"):
+        measure(played_result("mpfedcl"), ["bounds"], client=1)
 
+
+class Notes(Watcher):
+    def started(self, config, members, rounds, notes):
+        self.notes = notes
+
+
+def test_a_run_that_cannot_be_monitored_is_said(tmp_path):
     watcher = Notes()
     protofed.run({**TABLE, "method": {"name": "fedavg"}}, tmp_path / "run", watchers=[watcher])
     assert watcher.notes == ("run.monitor: no paper proves a bound for fedavg, so nothing is monitored",)
     assert not (tmp_path / "run" / "bounds.jsonl").exists()
+    protofed.run({**TABLE, "run": {"rounds": 1, "monitor": 1}}, watchers=[watcher])
+    assert watcher.notes == ("run.monitor: without a run folder (out) there is no bounds.jsonl to write",)
+
+
+@pytest.mark.filterwarnings("ignore:Round 2")
+@pytest.mark.parametrize("change", [{"method": {"pull": 1e12}}, {"train": {"lr": 1e20}}], ids=["pull", "lr"])
+def test_a_run_that_diverges_can_be_measured(change, tmp_path):
+    """Losses that are not finite are null in bounds.jsonl, and are no sign of another machine in a repetition."""
+    result = protofed.run({**TABLE, **change}, tmp_path / "run")
+    recorded = measure(result, ["bounds"])["bounds"].about
+    assert "the loss is not finite: the run has diverged." in recorded
+    repeated = measure(protofed.Result.load(tmp_path / "run"), ["bounds"], every=2)["bounds"].about
+    assert repeated == f"{recorded} The run was repeated up to round 4; its losses are those recorded, to the last bit."
 
 
 def played_result(method: str) -> protofed.Result:
@@ -306,6 +327,8 @@ def test_a_bound_holds_up_to_rounding():
     assert holds(1.0, 1.0 - 1e-7, 1.0)
     assert not holds(1.0, 0.9, 1.0)
     assert holds(1.0, None, 1.0) is None
+    assert holds(float("nan"), 1.0, 1.0) is None
+    assert holds(1.0, float("inf"), 1.0) is None
 
 
 @pytest.mark.parametrize("kind", ["l2", "squared", "mse", "l1", "relu_l2", "emd", "cross_entropy"])

@@ -11,6 +11,7 @@ from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import METHODS_WITH_BOUNDS, BoundsMonitor, bounds_of, read_bounds
 from protofed.experiment.bounds.paper import BoundRow, PaperBounds
 from protofed.experiment.bounds.premises import common_premises
+from protofed.experiment.folder import json_value
 from protofed.experiment.results import State
 from protofed.experiment.runner import Runner
 from protofed.measures.question import Measurement, Question, Rows
@@ -37,7 +38,7 @@ def measure_bounds(question: Question) -> Measurement:
     if not rows:
         rows, repeated = _repeat(question)
     if question.client is not None:
-        rows = [row for row in rows if row["client"] == question.client]
+        rows = _of_client(rows, question.client, bounds)
     by_round: Rows = {
         f"round {number}": _over_clients([row for row in rows if row["round"] == number])
         for number in dict.fromkeys(row["round"] for row in rows)
@@ -47,6 +48,16 @@ def measure_bounds(question: Question) -> Measurement:
     about = " ".join(filter(None, (verdict(bounds, rows), bounds.remark, repeated)))
     notes = tuple(f"Broken premise: {premise}." for premise in premises)
     return Measurement(about, by_round, notes or ("The run breaks no premise that can be checked.",))
+
+
+def _of_client(rows: Sequence[BoundRow], client: int, bounds: PaperBounds[Any]) -> list[BoundRow]:
+    """The rows of one client; an error if there are none."""
+    if any(row["client"] is None for row in rows):
+        raise UserError(f"--client {client}: {bounds.theorem}, is about all clients together. Leave --client out.")
+    if not (found := [row for row in rows if row["client"] == client]):
+        clients = ", ".join(map(str, sorted({row["client"] for row in rows})))
+        raise UserError(f"--client {client}: it trained in no monitored round. Clients that did: {clients}.")
+    return found
 
 
 def broken_premises(state: State, bounds: PaperBounds[Any], steps: int) -> list[str]:
@@ -71,12 +82,8 @@ def _repeat(question: Question) -> tuple[list[BoundRow], str]:
         runner.go()
     finally:
         runner.close()
-    terms = [
-        (value, row["loss"].get(name))
-        for ours, row in zip(runner.rounds, recorded, strict=False)
-        for name, value in ours["loss"].items()
-    ]
-    if all(ours == theirs for ours, theirs in terms):
+    ours, theirs = ([json_value(row["loss"]) for row in rows[:last]] for rows in (runner.rounds, recorded))
+    if ours == theirs:
         said = f"The run was repeated up to round {last}; its losses are those recorded, to the last bit."
     else:
         said = (
@@ -105,19 +112,19 @@ def _over_clients(rows: Sequence[BoundRow]) -> dict[str, Any]:
 
 def verdict(bounds: PaperBounds[Any], rows: Sequence[BoundRow]) -> str:
     """What the rows say, in plain words."""
-    applied = [row for row in rows if row["bound"] is not None]
+    applied = [row for row in rows if row["holds"] is not None]
     unit = "rounds" if rows and rows[0]["client"] is None else "rounds of clients"
+    diverged = sum(row["change"] is None for row in rows)
+    lost = f" In {diverged} of {len(rows)} {unit} the loss is not finite: the run has diverged." if diverged else ""
     if not applied:
-        return f"{bounds.theorem}, applies to none of these {unit}."
+        return f"{bounds.theorem}, applies to none of these {unit}.{lost}"
     held = sum(row["holds"] for row in applied)
     fell = sum(row["change"] < 0 for row in applied)
     promised = sum(row["bound"] < 0 for row in applied)
     sentences = [f"{bounds.theorem}, held in {held} of {len(applied)} {unit} that it applies to."]
-    loose = [abs((row["bound"] - row["change"]) / row["change"]) for row in applied if row["change"]]
-    sentences.append(
-        f"The loss decreased in {fell} of them; the bound promised a decrease in {promised}. Its distance from the "
-        f"measured change is {median(loose):.3g} times that change (median)."
-    )
+    sentences.append(f"The loss decreased in {fell} of them; the bound promised a decrease in {promised}.")
+    if loose := [abs((row["bound"] - row["change"]) / row["change"]) for row in applied if row["change"]]:
+        sentences.append(f"Its distance from the measured change is {median(loose):.3g} times that change (median).")
     trained = [row for row in rows if row["training_holds"] is not None]
     sentences.append(
         f"Its part for local training held in {sum(row['training_holds'] for row in trained)} of {len(trained)} and "
@@ -131,4 +138,4 @@ def verdict(bounds: PaperBounds[Any], rows: Sequence[BoundRow]) -> str:
         elif limits:
             ranges = f"{min(limits):.3g} to {max(limits):.3g}, depending on client and round"
             sentences.append(f"{bounds.corollary}, allows a {name} below {ranges}; {used}.")
-    return " ".join(sentences)
+    return " ".join(sentences) + lost

@@ -65,7 +65,7 @@ class BoundsMonitor(Watcher):
 
     def round(self, row: RoundRow) -> None:
         if self.before:
-            self.rows += self._rows(row, self.before, self._moment())
+            self.rows += json_value(self._rows(row, self.before, self._moment()))
             self._write()
         self._remember(row["round"] + 1)
 
@@ -87,5 +87,5 @@ class BoundsMonitor(Watcher):
 
     def _write(self) -> None:
         if self.folder:
-            lines = "".join(f"{json.dumps(json_value(row))}\n" for row in self.rows)
+            lines = "".join(f"{json.dumps(row)}\n" for row in self.rows)
             write_atomically(self.folder / BOUNDS_FILE, lines.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -13,8 +14,8 @@ BoundRow = dict[str, Any]
 """A client's round, or the round of all clients together (`client` None).
 
 `change` is the measured change of the loss over the round, `printed` the right-hand side as the paper has it, `bound`
-the corrected one (None: it does not apply), `training_*` and `server_*` its two parts, the rest the estimated constants
-and the limits that the paper would allow.
+the corrected one, `training_*` and `server_*` its two parts, the rest the estimated constants and the limits that the
+paper would allow. None: it does not apply, or it is not finite.
 """
 OneMethod = TypeVar("OneMethod", bound=AnyMethod)
 _LOSS_ROUNDING = 1e-6
@@ -34,5 +35,10 @@ class PaperBounds(Generic[OneMethod]):
 
 
 def holds(change: float, bound: float | None, loss: float) -> bool | None:
-    """Whether a change is at most its bound, up to the rounding of a loss of this size; None without a bound."""
-    return None if bound is None else change <= bound + _LOSS_ROUNDING * (1 + abs(loss))
+    """Whether a change is at most its bound, up to the rounding of a loss of this size.
+
+    None without a bound, and if one of the two is not finite, because the run has diverged.
+    """
+    if bound is None or not math.isfinite(change + bound):
+        return None
+    return change <= bound + _LOSS_ROUNDING * (1 + abs(loss))
