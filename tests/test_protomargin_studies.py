@@ -184,6 +184,16 @@ def tiny_study() -> Study:
     )  # fmt: skip
 
 
+def test_kept_figures_do_not_replace_the_central_run_that_others_are_measured_with(tmp_path):
+    study = tiny_study()
+    settings = {cell: f"{cell.row}, {cell.column}" for cell in study.cells}
+    kept = {(cell, 0): Figures(0.5, None, None, None, 0) for cell in study.cells}
+    assert study.jobs(tmp_path, 1, False, kept) == []
+    of_protomargin = [cell for cell in study.cells if cell.row.startswith("protomargin")]
+    jobs = study.jobs(tmp_path, 1, False, {key: run for key, run in kept.items() if key[0] not in of_protomargin})
+    assert [job.setting for job in jobs] == [settings[of_protomargin[0]], "central, accuracy"]
+
+
 def test_a_measured_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setitem(STUDIES, "tiny", tiny_study())
     code, out, err = command("reproduce", "tiny", "--out", "r", "--only", "fedavg*")

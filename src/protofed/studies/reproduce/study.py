@@ -102,7 +102,7 @@ class Study:
         """All runs without kept figures, seed by seed, each of them once.
 
         `only`: patterns such as "fedavg, *"; a run is made if one of them matches the "ROW, COLUMN" of one of its
-        cells. The central runs are always made.
+        cells. The central runs are made with any other run of their seed, because it is measured next to them.
         """
         names = [f"{cell.row}, {cell.column}" for cell in self.chosen(quick)]
         for pattern in only:
@@ -110,14 +110,12 @@ class Study:
                 raise UserError(f'--only {pattern}: no cell matches. Use * for any text, for example "{names[0]}".')
         by_folder: dict[Path, SweepRun] = {}
         for seed in range(seeds):
-            for cell in self.chosen(quick):
-                if (cell, seed) in (kept or {}):
-                    continue
+            missing = [cell for cell in self.chosen(quick) if (cell, seed) not in (kept or {})]
+            central = [cell for cell in self.chosen(quick) if self.central and cell.words == self.central.words]
+            for cell in dict.fromkeys([*missing, *(central if missing else ())]):
                 job = cell.job(root, seed, self.changes(quick))
-                is_central = self.central is not None and cell.words == self.central.words
-                if only and not is_central and not any(fnmatchcase(job.setting, pattern) for pattern in only):
-                    continue
-                by_folder.setdefault(job.out, job)
+                if not only or cell in central or any(fnmatchcase(job.setting, pattern) for pattern in only):
+                    by_folder.setdefault(job.out, job)
         return list(by_folder.values())
 
 
