@@ -372,6 +372,11 @@ def test_a_file_of_leaf_by_hand(tmp_path):
     [
         ({"f_0": ([[1.0]], [0.5])}, "user f_0 has a label that is not a whole number"),
         ({"f_0": ([[1.0]], [0, 1])}, "user f_0 has 1 inputs and 2 labels"),
+        ({"f_0": (["be"], [1])}, "cannot be read as a file of LEAF: .*'be'.* Inputs must be numbers"),
+        (
+            {"f_0": ([[1.0]], [0]), "f_1": ([[1.0, 2.0]], [0])},
+            r"user f_1 has the shape \[2\], but one of user f_0 has \[1\]",
+        ),
         ({"f_0": ([], [])}, "no user in .*train has an example"),
         (None, r"there is no .json file in .*train\. Set data.root"),
     ],

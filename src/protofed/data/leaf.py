@@ -22,7 +22,13 @@ def leaf(folder: Path) -> Dataset:
     train, test = (_read_users(folder / part) for part in ("train", "test"))
     users = tuple(dict.fromkeys((*train, *test)))
     labels = class_names([y for part in (train, test) for _, y in part.values()], None)
-    shape = next(iter(train.values()))[0].shape[1:]
+    first, shape = next((user, x.shape[1:]) for user, (x, _) in train.items())
+    for user, x in ((user, x) for part in (train, test) for user, (x, _) in part.items()):
+        if x.shape[1:] != shape:
+            raise UserError(
+                f"leaf: an input of user {user} has the shape {list(x.shape[1:])}, but one of user {first} has "
+                f"{list(shape)}. All inputs must have the same shape."
+            )
     sets, groups = [], []
     for part, examples in (("train", train), ("test", test)):
         owner = str(folder / part)
@@ -50,7 +56,9 @@ def _read_users(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
                 if len(y):
                     users[user] = x, y
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise UserError(f"{path} cannot be read as a file of LEAF: {problem!r}. Get the file again.") from problem
+            raise UserError(
+                f"{path} cannot be read as a file of LEAF: {problem!r}. Inputs must be numbers."
+            ) from problem
     if not users:
         raise UserError(f"leaf: no user in {folder} has an example. Get the files again.")
     return users
