@@ -407,6 +407,11 @@ def test_merged_every_client_is_tested_on_a_fifth_of_its_share_of_all_examples()
     assert torch.equal(merged.train.x[-1], plain.test.x[plain.test.index[-1]])
 
 
+def test_nway_says_that_merged_leaves_no_test_set():
+    with pytest.raises(UserError, match=r"nway takes .* from the test set, which is empty .* Use another partition"):
+        Members.of(Config.load(None, ["eval.test=merged"]))
+
+
 def test_merged_keeps_the_origin_of_the_examples():
     plain = SOURCES["synthetic"]("")
     merged = plain.with_test_set_in_training_set()

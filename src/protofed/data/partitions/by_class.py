@@ -41,6 +41,11 @@ class NWay:
         train, test, classes, clients = labels.train, labels.test, labels.classes, clients or DEFAULT_CLIENTS
         require_classes(self.ways, classes)
         require_examples(clients, len(train))
+        if not len(test):
+            raise UserError(
+                "partition.name: nway takes the clients' test examples from the test set, which is empty (with "
+                'eval.test = "merged" it is part of the training set). Use another partition, or eval.test = "own".'
+            )
         draw = random_state(seed, "partition", "nway")
         fewest, most = max(min(2, self.ways), self.ways - self.stdev), min(classes, self.ways + self.stdev)
         ways = draw.randint(fewest, most + 1, clients)
