@@ -26,6 +26,7 @@ from protofed.methods.fednh import FedNH
 from protofed.methods.fedproto import FedProto
 from protofed.methods.mpfedcl import MpFedCL
 from protofed.methods.parts.distances import distance
+from protofed.theory import mpfedcl_bounds
 from protofed.training import TrainSection
 from test_cli import protofed as command  # noqa: F401
 from toys import config, everything, federation, net, played, pool_of, runner_of
@@ -357,6 +358,32 @@ def test_mpfedcl_with_one_full_step_keeps_the_corrected_theorem():
     assert len(later) == 3
     assert all(row["client"] is None and row["steps"] == 1 and row["delta2"] >= 1 for row in later)
     assert all(row["holds"] and row["training_holds"] for row in later)
+
+
+def test_the_limit_of_mpfedcl_is_where_its_bound_changes_sign_with_several_steps():
+    """The bound as a function of the learning rate, with the constants of a round of three steps."""
+    method = MpFedCL(clustering="mean", unit=False, temperature=1e4)
+    training = {"momentum": 0.0, "batch": 4, "lr": 0.01}
+    runner = runner_of(config(method, rounds=2, train=training), federation(FULL))
+    monitor = BoundsMonitor(runner, 2)
+    runner.watchers.append(monitor)
+    runner.go()
+    (row,) = monitor.rows
+    assert (row["steps"], row["client"]) == (3, None)
+    shared = {"L2": row["L2"], "G": row["G"], "tau": 1e4, "v": row["v"]}
+    step = {"L1": row["L1"], "delta2": row["delta2"], "square": row["S"]}
+    assert row["largest_lr"] > 0
+    assert row["largest_lr_printed"] > 0
+
+    def corrected(lr):
+        return mpfedcl_bounds.mpfedcl_lemma1(eta=3 * lr, **step) + mpfedcl_bounds.mpfedcl_lemma2(eta=lr, E=3, **shared)
+
+    def printed(lr):
+        return mpfedcl_bounds.mpfedcl_theorem1_printed(eta=3 * lr, classes=3, **step, **shared)
+
+    assert (row["bound"], row["printed"]) == pytest.approx((corrected(0.01), printed(0.01)))
+    assert corrected(0.999 * row["largest_lr"]) < 0 < corrected(1.001 * row["largest_lr"])
+    assert printed(0.999 * row["largest_lr_printed"]) < 0 < printed(1.001 * row["largest_lr_printed"])
 
 
 def test_fednh_shows_the_terms_of_eq_9():

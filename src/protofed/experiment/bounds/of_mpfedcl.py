@@ -32,7 +32,8 @@ def _mpfedcl_premises(method: MpFedCL, steps: int) -> list[str]:
 def _mpfedcl_rows(method: MpFedCL, probes: Sequence[ClientProbe]) -> list[BoundRow]:
     """One row: L is the mean of the clients' objectives, weighted by their examples like the models.
 
-    With several steps per round, the first part of the bound has the learning rate times their number.
+    With several steps per round, the printed bounds, the first part of the corrected one, and the limits are those of
+    one step with the learning rate times their number.
     """
     total = sum(probe.num_examples for probe in probes)
     weights = [probe.num_examples / total for probe in probes]
@@ -72,7 +73,7 @@ def _mpfedcl_rows(method: MpFedCL, probes: Sequence[ClientProbe]) -> list[BoundR
     raised = theory.mpfedcl_lemma2(eta=lr, E=steps, **shared)
     applies = all(seen) and classes > 1
     printed = (
-        theory.mpfedcl_lemma1_printed(**step) + theory.mpfedcl_lemma2_printed(classes=classes, eta=lr, **shared)
+        theory.mpfedcl_lemma1_printed(**step) + theory.mpfedcl_lemma2_printed(classes=classes, eta=lr * steps, **shared)
         if applies
         else None
     )
@@ -101,8 +102,8 @@ def _mpfedcl_rows(method: MpFedCL, probes: Sequence[ClientProbe]) -> list[BoundR
             "G": shared["G"],
             "v": shared["v"],
             "lr": lr,
-            "largest_lr": theory.mpfedcl_corollary1(**limits) if smoothness > 0 else None,
-            "largest_lr_printed": theory.mpfedcl_corollary1_printed(classes=classes, **limits)
+            "largest_lr": theory.mpfedcl_corollary1(**limits) / steps if smoothness > 0 else None,
+            "largest_lr_printed": theory.mpfedcl_corollary1_printed(classes=classes, **limits) / steps
             if smoothness > 0 and applies
             else None,
         }
