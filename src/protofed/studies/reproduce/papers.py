@@ -9,7 +9,7 @@ from protofed.theory.statements import STATEMENTS
 PAPER_SCALE, SMALLER = "run at paper scale", "run in a smaller or changed form"
 PARTLY = "run in part, in a smaller or changed form"
 NOT_YET, CANNOT = "not run yet", "cannot be run here"
-CHECKED = "checked on clients with known constants"
+CHECKED = "checked by counter-examples or in many draws"
 _COMMAND = "`protofed reproduce`"
 _SPIRAL = "python scripts/spiral_pictures.py"
 _ENCODER = "with an encoder trained on ImageNet"
@@ -53,7 +53,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             NOT_YET,
             f"{_COMMAND} can make it in days, on a subset and with nets that are not pre-trained",
         ),
-        ("local", "Tables 1 and 2: how long Local trained", NOT_YET, f"{_COMMAND} can make it in minutes"),
+        ("local", "Tables 1 and 2: how long Local trained", NOT_YET, f"{_COMMAND} can make it in half an hour"),
         (
             "figure2",
             "Fig. 2: t-SNE of four methods",
