@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.engine import Evaluation, RoundPlan, Split
@@ -32,17 +32,12 @@ from protofed.experiment.results import (
     ways_of_predicting,
 )
 from protofed.experiment.roster import clients_per_round, draw_roster
-from protofed.experiment.server_model import server_columns
+from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.tensorboard import TensorBoard
 from protofed.experiment.watchers import Watcher
 from protofed.messages import share_equal_messages
 from protofed.prototypes import Prototypes
 from protofed.trust.guard import sift
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from protofed.core import Scores
 
 
 class Runner:
@@ -229,7 +224,9 @@ class Runner:
         self.evaluations = self._evaluate(number) if tests_now else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting) | overlap_columns(self.evaluations)
         row |= self._validation_accuracies(number) if self.evaluations else {}
-        row |= self.server_columns() if self.evaluations else {"accuracy_global": None}
+        predict = server_predictor(self.method, self.members, self.server)
+        training_loss = self.config.eval.training_loss
+        row |= server_columns(predict, self.members, training_loss) if self.evaluations else {"accuracy_global": None}
         row.setdefault("miou", None)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
@@ -290,12 +287,3 @@ class Runner:
         ways = ways_of_predicting(evaluations)
         accuracies = {way: accuracy_over_clients(evaluations, way, reporting) for way in ways}
         return {f"validation_{way}": accuracy["mean"] for way, accuracy in accuracies.items() if accuracy}
-
-    def server_columns(self) -> RoundRow:
-        """The accuracy and loss of the server's own model, if it has one."""
-        net = self.members.nets[0]
-
-        def predict(x: Tensor) -> Scores:
-            return net.at_image_size(self.method.predict_global(net, self.server, x), len(x))
-
-        return server_columns(predict, self.members, self.config.eval.training_loss)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,22 @@ from protofed.experiment.pixels import server_overlap_columns
 from protofed.net import EVALUATION_BATCH
 
 if TYPE_CHECKING:
-    from protofed.core import Scores
+    from protofed.core import AnyMethod, Scores
     from protofed.examples import Examples
     from protofed.experiment.members import Members
     from protofed.experiment.results import RoundRow
 
 Predict = Callable[[Tensor], "Scores"]
+
+
+def server_predictor(method: AnyMethod, members: Members, server: Any) -> Predict:
+    """The scores of the server's model for inputs; {} if it has none."""
+    net = members.nets[0]
+
+    def predict(x: Tensor) -> Scores:
+        return net.at_image_size(method.predict_global(net, server, x), len(x))
+
+    return predict
 
 
 def server_columns(predict: Predict, members: Members, training_loss: bool) -> RoundRow:
