@@ -277,6 +277,8 @@ def test_broken_premises():
     members = federation(FULL, [net(dropout=0.5)] * 3)
     clean = config("fedproto", train={"momentum": 0.0, "batch": 12})
     assert common_premises(clean, federation(FULL)) == []
+    smaller = config("fedproto", train={"momentum": 0.0, "batch": 6})  # 2, 1 and 1 steps
+    assert "different numbers of examples" in common_premises(smaller, federation(FULL))[0]
     messy = config(
         "fedproto",
         train={
@@ -402,6 +404,32 @@ def test_fednh_shows_the_terms_of_eq_9():
         assert row["theta_change"] + row["W_change"] == pytest.approx(row["server_change"], abs=1e-6)
         assert row["highest_square"] <= row["lemma1"]
         assert row["smallest_epsilon"] > 2 * row["lemma1"]
+
+
+@pytest.mark.parametrize("method", [FedProto(distance="l2", prototypes="fresh"), FedNH(learn_scale=False)])
+def test_a_client_with_few_steps_feels_the_steps_of_the_others(method):
+    """What the server sends depends on all clients, so that its part of the bound has the largest number of steps."""
+    unequal = [[0, 1, 2] * 40, [0, 1, 2] * 40, [0, 1, 2]]
+    training = {"momentum": 0.0, "batch": 4, "lr": 0.1}
+    runner = runner_of(config(method, rounds=3, train=training), federation(unequal))
+    monitor = BoundsMonitor(runner, 1)
+    runner.watchers.append(monitor)
+    runner.go()
+    rows = [row for row in monitor.rows if row["round"] > 1]
+    assert [row["steps"] for row in rows] == [30, 30, 1] * 2
+    for row in rows:
+        assert row["server_change"] <= row["server_bound"] + 1e-6
+        if isinstance(method, FedNH):
+            assert (
+                row["theta_step"]
+                <= row["theta_step_bound"]
+                == 2 * 0.1 * 30 * max(other["G"] for other in rows if other["round"] == row["round"])
+            )
+        else:
+            of_round = [other for other in rows if other["round"] == row["round"]]
+            l2, g = (max(other[key] for other in of_round) for key in ("L2", "G"))
+            assert 0.1 * 30 * l2 * g * 0.999 <= row["server_bound"] <= 0.1 * 30 * l2 * g * STEEPEST * 1.001
+            assert row["largest_pull"] <= row["S"] / (30 * l2 * g) * 1.001
 
 
 def test_the_docs_name_the_file():

@@ -28,8 +28,12 @@ def _scale(method: FedNH, params: Params) -> float:
 
 
 def _fednh_rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
-    """A row per client: the J steps of the round, then the server's step to the next round's θ and W."""
+    """A row per client: the J steps of the round, then the server's step to the next round's θ and W.
+
+    In what follows from the server's step, J is the largest of all clients, because it averages all of them.
+    """
     largest_f, largest_g = max(p.lipschitz for p in probes), max(p.mean_norm for p in probes)
+    most_steps = max(p.steps for p in probes)
     rows = []
     for probe in probes:
         net, names = probe.objective.net, probe.objective.names
@@ -47,14 +51,17 @@ def _fednh_rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
             "S": probe.squares_sum,
         }
         training = theory.fednh_training(**words)
-        corrected = theory.fednh_lemma3(M_G=largest_g, s=scale, moved=moved, **words)
+        server = theory.fednh_lemma3(  # without the change of training
+            L_g=0, sigma2=0, S=0, eta=probe.lr, J=most_steps, M_G=largest_g, s=scale, moved=moved
+        )
+        corrected = training + server
         printed = kappa = smallest_epsilon = None
         if method.rho < 1:
             constants: dict[str, Any] = {
                 "M_G": largest_g,
                 "M_f": largest_f,
                 "M_p": theory.fednh_lemma2(s=scale),
-                "J": probe.steps,
+                "J": most_steps,
                 "rho": method.rho,
                 "classes": classes,
             }
@@ -76,7 +83,7 @@ def _fednh_rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
                 "training_bound": training,
                 "training_holds": holds(last - first, training, first),
                 "server_change": later - last,
-                "server_bound": corrected - training,
+                "server_bound": server,
                 "S": probe.squares_sum,
                 "L1": probe.smoothness,
                 "sigma2": probe.variance,
@@ -84,7 +91,7 @@ def _fednh_rows(method: FedNH, probes: Sequence[ClientProbe]) -> list[BoundRow]:
                 "G": probe.mean_norm,
                 "lr": probe.lr,
                 "theta_step": float((vector(probe.next, names) - vector(probe.end, names)).norm()),
-                "theta_step_bound": 2 * probe.lr * probe.steps * largest_g,
+                "theta_step_bound": 2 * probe.lr * most_steps * largest_g,
                 "W_step": moved,
                 "W_step_bound": theory.fednh_step_of_unit_rows(rho=method.rho, classes=classes),
                 "theta_change": later - with_new_head,

@@ -66,8 +66,9 @@ def _new_prototypes_factor(method: FedProto, probe: ClientProbe) -> float | None
 
 
 def _fedproto_rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[BoundRow]:
-    """A row per client. L2 and G are those of all clients, as in Lemma 2."""
+    """A row per client. In Lemma 2, L2, G and E are the largest of all clients, because all of them make prototypes."""
     largest_l2, largest_g = max(p.lipschitz for p in probes), max(p.mean_norm for p in probes)
+    most_steps = max(p.steps for p in probes)
     rows = []
     for probe in probes:
         constant = method.pull_schedule == "constant"
@@ -79,10 +80,11 @@ def _fedproto_rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[Boun
             L1=probe.smoothness, sigma2=probe.variance, eta=probe.lr, E=probe.steps, S=probe.squares_sum
         )
         factor = _new_prototypes_factor(method, probe)
-        lemma2 = theory.fedproto_lemma2(lam=pull, eta=probe.lr, E=probe.steps, **shared)
+        lemma2 = theory.fedproto_lemma2(lam=pull, eta=probe.lr, E=most_steps, **shared)
         printed = None if factor is None else training + lemma2
         corrected = None if factor is None or math.isinf(factor) else training + factor * lemma2
-        limits = {"L1": probe.smoothness, "sigma2": probe.variance, "lam": pull, **shared}
+        longer = most_steps / probe.steps  # for the E of Lemma 2 in a formula with the client's own E
+        limits = {"L1": probe.smoothness, "sigma2": probe.variance, "lam": pull * longer, **shared}
         rows.append(
             {
                 "client": probe.client,
@@ -108,7 +110,7 @@ def _fedproto_rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[Boun
                 if probe.smoothness > 0
                 else None,
                 "pull": pull,
-                "largest_pull": theory.fedproto_corollary1_lambda(E=probe.steps, square=probe.squares[0], **shared),
+                "largest_pull": theory.fedproto_corollary1_lambda(E=most_steps, square=probe.squares[0], **shared),
             }
         )
     return rows

@@ -29,6 +29,8 @@ def common_premises(config: Config, members: Members) -> list[str]:
         f"train.augment = {list(train.augment)}: the examples change from step to step": bool(train.augment),
         f"run.sample = {run.sample}: the proofs need all clients in every round": per_round < len(members),
         f"system.slow = {config.system.slow:g}: clients take different numbers of steps": config.system.slow > 0,
+        "clients have different numbers of examples, and so of steps; what follows from the server's step has the "
+        "largest": len({-(-len(examples) // train.batch) for examples in members.train if len(examples)}) > 1,
         "dropout: the steps follow another function than the loss that is measured": any(
             isinstance(layer, _DropoutNd) and layer.p > 0 for layer in layers
         ),
