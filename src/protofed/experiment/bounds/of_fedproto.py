@@ -83,8 +83,13 @@ def _fedproto_rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[Boun
         lemma2 = theory.fedproto_lemma2(lam=pull, eta=probe.lr, E=most_steps, **shared)
         printed = None if factor is None else training + lemma2
         corrected = None if factor is None or math.isinf(factor) else training + factor * lemma2
-        longer = most_steps / probe.steps  # for the E of Lemma 2 in a formula with the client's own E
-        limits = {"L1": probe.smoothness, "sigma2": probe.variance, "lam": pull * longer, **shared}
+        largest_lr, largest_pull = None, None
+        if corrected is not None and factor is not None and factor > 0:
+            lam = pull * factor * most_steps / probe.steps  # Lemma 2 has the factor and another E than the client's own
+            square, limits = probe.squares[0], {"L1": probe.smoothness, "sigma2": probe.variance, **shared}
+            largest_pull = theory.fedproto_corollary1_lambda(E=most_steps, square=square, **shared) / factor
+            if probe.smoothness > 0:
+                largest_lr = theory.fedproto_largest_eta(E=probe.steps, S=probe.squares_sum, lam=lam, **limits)
         rows.append(
             {
                 "client": probe.client,
@@ -106,11 +111,9 @@ def _fedproto_rows(method: FedProto, probes: Sequence[ClientProbe]) -> list[Boun
                 "L2": probe.lipschitz,
                 "G": probe.mean_norm,
                 "lr": probe.lr,
-                "largest_lr": theory.fedproto_largest_eta(E=probe.steps, S=probe.squares_sum, **limits)
-                if probe.smoothness > 0
-                else None,
+                "largest_lr": largest_lr,
                 "pull": pull,
-                "largest_pull": theory.fedproto_corollary1_lambda(E=most_steps, square=probe.squares[0], **shared),
+                "largest_pull": largest_pull,
             }
         )
     return rows
