@@ -67,7 +67,9 @@ def tables(name: str, part: str = "") -> str:
         return page.markdown_table(*partition_table(rows))
     try:
         found = study_results(name)
-    except UserError:
+    except UserError as problem:
+        if "is the same experiment now" not in str(problem):
+            raise
         return "The kept figures are those of an earlier version of this study, which has not been run in its present form."
     if found is None:
         return "This table has not been run yet."

@@ -42,7 +42,8 @@ GIVEN = "given"
 """The name of data, partitions and nets that come from Python, in a `protofed.Federation`."""
 
 DEFAULTS = 1
-"""The version of all default values. It enters the hash of an experiment: raise it when a default changes."""
+"""The version of all default values. It enters the hash of an experiment: raise it when a default, or what a value
+means, changes."""
 MAY_CHANGE = (
     "run.rounds",
     "run.seconds",

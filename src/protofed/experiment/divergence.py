@@ -20,10 +20,9 @@ def pull_warning(config: Config, rows: Sequence[RoundRow]) -> str:
     `rows`: rounds in a row. A loss that is not finite is blamed on the pull if it was finite in the round before, in
     which there was no pull yet.
     """
-    advice = (
-        f"Try a smaller method.pull (it is {getattr(config.method, 'pull', math.nan):g}) or train.lr (it is "
-        f"{config.train.lr:g})."
-    )
+    pull_option = getattr(config.method, "pull", None)  # a method of the user's may have the term without the option
+    option = "" if pull_option is None else f"method.pull (it is {pull_option:g}) or "
+    advice = f"Try a smaller {option}train.lr (it is {config.train.lr:g})."
     supervised_before, pull_before = math.nan, math.nan
     for row in rows:
         supervised, pull = (_number(row["loss"].get(term)) for term in ("supervised", "pull"))

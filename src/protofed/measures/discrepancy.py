@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from protofed.batch import Batch
+from protofed.errors import UserError
 from protofed.net import EVALUATION_BATCH, Net, Params
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def gradient_dissimilarity(
     size = sum(params[name].numel() for name in names)
     mean, central = torch.zeros(size, dtype=torch.double), torch.zeros(size, dtype=torch.double)
     spread, number, examples = 0.0, 0, sum(map(len, parts))
+    if not examples:
+        raise UserError("Gradients need training examples, but no client has any.")
     for part in parts:
         if not len(part):
             continue

@@ -43,6 +43,11 @@ def measure_objective(question: Question) -> Measurement:
             f"objective is FedProto's Eq. (5), but this is a run of {question.state.config.method_name}. "
             "Use a run of fedproto."
         )
+    if method.pull_schedule != "constant":
+        raise UserError(
+            f'objective needs one λ for all clients, but this run has method.pull_schedule = "{method.pull_schedule}". '
+            "Use a run with a constant one."
+        )
     terms = [_client_terms(question, client) for client in range(len(question.state.members))]
     clients = [term.prototypes for term in terms]
     support = torch.stack([part.support[:, 0] for part in clients])

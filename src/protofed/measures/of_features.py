@@ -17,8 +17,8 @@ from protofed.measures.question import Measurement, Question, Rows
 from protofed.methods.parts.margins import aggregate_mean_margin
 from protofed.prototypes import Prototypes
 
-_FEATURES_PER_CLIENT, _FEATURES_OF_OTHER_RUN = 500, 1000
-"""The largest numbers of features that `discrepancy` compares."""
+FEATURES_PER_CLIENT, FEATURES_OF_OTHER_RUN = 500, 1000
+"""The largest numbers of features that MMD compares."""
 
 
 class _OneModel(NamedTuple):
@@ -101,7 +101,7 @@ def measure_discrepancy(question: Question) -> Measurement:
             raise UserError(
                 f"The embeddings have {dims} and {other_dims} dimensions. Use two runs with the same net.dim."
             )
-    central = evenly_spaced_rows(torch.cat(other_features), _FEATURES_OF_OTHER_RUN)
+    central = evenly_spaced_rows(torch.cat(other_features), FEATURES_OF_OTHER_RUN)
     width = bandwidth(central)
     rows: Rows = {name: {"mmd": mean_mmd(parts, central, width), "width": width} for name, parts in features.items()}
     if question.baseline is not None:
@@ -120,7 +120,7 @@ def _client_features(question: Question) -> list[Tensor]:
     for client, model in question.models():
         model.must_be_finite()
         z, _ = model.net.features(model.params, question.state.members.train[client])
-        features.append(evenly_spaced_rows(z, _FEATURES_PER_CLIENT))
+        features.append(evenly_spaced_rows(z, FEATURES_PER_CLIENT))
     return features
 
 

@@ -15,6 +15,7 @@ from protofed.experiment.bounds.paper import BoundRow, PaperBounds
 from protofed.experiment.bounds.probe import Moment, probe_round
 from protofed.experiment.folder import json_value, write_atomically
 from protofed.experiment.watchers import Watcher
+from protofed.methods import METHODS
 from protofed.methods.fednh import FedNH
 from protofed.methods.fedproto import FedProto
 from protofed.methods.mpfedcl import MpFedCL
@@ -32,7 +33,7 @@ _BOUNDS_BY_METHOD: dict[type[AnyMethod], PaperBounds[Any]] = {
     FedNH: FEDNH_BOUNDS,
     MpFedCL: MPFEDCL_BOUNDS,
 }
-METHODS_WITH_BOUNDS = ("fedproto", "fednh", "mpfedcl")
+METHODS_WITH_BOUNDS = [name for name, kind in METHODS.items() if kind in _BOUNDS_BY_METHOD]
 
 
 def bounds_of(method: AnyMethod) -> PaperBounds[Any] | None:

@@ -16,14 +16,18 @@ from protofed.experiment.folder import Folder, read_json, write_atomically
 from protofed.experiment.results import Result
 from protofed.experiment.roster import draw_roster
 from protofed.measures.discrepancy import bandwidth, gradient_dissimilarity, mean_mmd
-from protofed.measures.of_features import evenly_spaced_rows, mean_margins, model_prototypes
+from protofed.measures.of_features import (
+    FEATURES_OF_OTHER_RUN,
+    FEATURES_PER_CLIENT,
+    evenly_spaced_rows,
+    mean_margins,
+    model_prototypes,
+)
 from protofed.measures.question import state_with_data
 
 MEASURED, WEIGHTS = "measured", "weights"
 """How their names begin: "measured.KEY" after the last round, "measured N.KEY" after round N, "weights.std"."""
 _MEASURED_FILE = "measured.json"
-_FEATURES_PER_CLIENT, _CENTRAL_FEATURES = 500, 1000
-"""The largest numbers of features that MMD compares."""
 
 
 def measure_checkpoints(out: Path, central: Path) -> None:
@@ -41,7 +45,7 @@ def measure_checkpoints(out: Path, central: Path) -> None:
     with one_thread():
         reference = Result.load(central)
         centre = state_with_data(reference).model(0)
-        q = evenly_spaced_rows(centre.net.features(centre.params, centre.data)[0], _CENTRAL_FEATURES)
+        q = evenly_spaced_rows(centre.net.features(centre.params, centre.data)[0], FEATURES_OF_OTHER_RUN)
         width = bandwidth(q)
         state = state_with_data(Result.load(out))
         config, members, method, net = state.config, state.members, state.config.method, state.members.nets[0]
@@ -55,7 +59,7 @@ def measure_checkpoints(out: Path, central: Path) -> None:
                 continue
             params = method.receive(checkpoint.kept[0], method.broadcast(checkpoint.server, 0))
             sampled = [members.train[client] for client in draw_roster(config, members, checkpoint.rounds - 1).sampled]
-            features = [evenly_spaced_rows(net.features(params, part)[0], _FEATURES_PER_CLIENT) for part in sampled]
+            features = [evenly_spaced_rows(net.features(params, part)[0], FEATURES_PER_CLIENT) for part in sampled]
             rows.append(
                 {
                     "round": checkpoint.rounds,
