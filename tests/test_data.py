@@ -32,6 +32,8 @@ KNOWN = {  # training and test examples, of the first classes, shape, and the su
     "mnist_m": (5_000, 1_500, [500, 500, 500], (3, 32, 32), 260068),
     "office_caltech10": (2_042, 491, [229, 188, 191], (3, 64, 64), 2046496),
     "pets": (1_600, 400, [80, 80, 80], (3, 64, 64), 1361429),
+    "pets_masks": (1_600, 400, [80, 80, 80], (3, 64, 64), 1361429),
+    "pets_masks_macro": (1_600, 400, [80, 80, 80], (3, 64, 64), 1361429),
     "spiral": (18_000, 18_000, [3000, 3000, 3000], (2,), 1.010682),
     "spiral_imbalanced": (5_905, 18_000, [3000, 1500, 750], (2,), 1.327283),
     "svhn": (4_977, 1_434, [500, 500, 500], (3, 32, 32), 225076),
@@ -45,7 +47,13 @@ KNOWN = {  # training and test examples, of the first classes, shape, and the su
     "usps": (7_291, 2_007, [1194, 1005, 731], (1, 16, 16), 22261),
 }
 MADE = ("digits", "spiral", "spiral_imbalanced", "synthetic", "synthetic_0_0", "synthetic_05_05", "synthetic_1_1")
-FILES = {"femnist": "femnist_digits", "synthdigits": "synthdigits_remade", "tiny_imagenet": "tiny_imagenet25"}
+FILES = {
+    "pets_masks": "pets",
+    "pets_masks_macro": "pets",
+    "femnist": "femnist_digits",
+    "synthdigits": "synthdigits_remade",
+    "tiny_imagenet": "tiny_imagenet25",
+}
 NETS = {
     "cifar10": "lenet",
     "cifar100": "lenet",
@@ -55,6 +63,8 @@ NETS = {
     "mnist_m": "lenet",
     "office_caltech10": "cnn_celeba",
     "pets": "cnn_celeba",
+    "pets_masks": "unet",
+    "pets_masks_macro": "unet",
     "svhn": "lenet",
     "synthdigits": "lenet",
     "tiny_imagenet": "cnn_celeba",
@@ -89,7 +99,7 @@ def test_what_is_in_it(name):
     data = SOURCES[name]("")
     train, test, first, shape, pixels = KNOWN[name]
     assert (len(data.train), len(data.test), data.train.shape) == (train, test, shape)
-    counts = data.train.labels.bincount(minlength=data.classes)
+    counts = data.train.labels.bincount(minlength=len(data.image_labels or data.labels))
     assert counts[: len(first)].tolist() == first
     assert (counts > 0).all()
     assert float(data.train.x[data.train.index[0]].double().nansum()) == pytest.approx(pixels, rel=1e-6)

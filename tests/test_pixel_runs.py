@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import protofed
 from protofed.cli import app
+from protofed.data.dataset import data_folder
 from protofed.data.masks import main_classes
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
@@ -230,6 +231,7 @@ def test_overlays_keep_the_background():
 # Data
 
 
+@pytest.mark.skipif(not (data_folder("") / "pets.npz").exists(), reason="no pets.npz in $PROTOFED_DATA")
 def test_masks_of_pets():
     data, macro = (SOURCES[name]("") for name in ("pets_masks", "pets_masks_macro"))
     assert data.classes == 21
