@@ -249,6 +249,48 @@ def test_masks_of_pets():
     assert [species[data.image_labels.index(name)] for name in ("bengal", "beagle")] == [1, 2]
 
 
+def write_voc(root):
+    """A folder in the form of VOC 2012: a cat, a bus, an image of two classes, and a person for the test set."""
+    from PIL import Image
+
+    for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (root / "VOC2012" / folder).mkdir(parents=True)
+    draw = np.random.RandomState(0)
+    for name, labels in (("cat", [8]), ("bus", [6]), ("both", [8, 15]), ("person", [15])):
+        mask = np.zeros((90, 120), np.uint8)
+        mask[30:60, 40:80] = IGNORED
+        for number, label in enumerate(labels):
+            mask[35:55, 45 + 15 * number : 58 + 15 * number] = label
+        picture = Image.fromarray(mask, mode="P")
+        picture.putpalette(class_colours(256).ravel().tolist())
+        picture.save(root / "VOC2012" / "SegmentationClass" / f"{name}.png")
+        photograph = Image.fromarray(draw.randint(0, 255, (90, 120, 3)).astype(np.uint8))
+        photograph.save(root / "VOC2012" / "JPEGImages" / f"{name}.jpg")
+    lists = root / "VOC2012" / "ImageSets" / "Segmentation"
+    (lists / "train.txt").write_text("cat\nbus\nboth\n")
+    (lists / "val.txt").write_text("person\n")
+
+
+def test_pascal_voc_is_read_from_its_folder(tmp_path):
+    write_voc(tmp_path)
+    data, macro = (SOURCES[name](str(tmp_path)) for name in ("voc", "voc_macro"))
+    assert [data.image_labels[label] for label in data.train.labels] == ["cat", "bus"]  # not the one of two classes
+    assert [data.image_labels[label] for label in data.test.labels] == ["person"]
+    assert data.train.shape == (3, 128, 128)
+    assert [np.unique(mask).tolist() for mask in data.train.mask.numpy()] == [[0, 8, IGNORED], [0, 6, IGNORED]]
+    assert data.labels[8] == "cat"
+    assert macro.labels == ("background", "person", "vehicles", "household", "animals")
+    assert [np.unique(mask).tolist() for mask in macro.train.mask.numpy()] == [[0, 4, IGNORED], [0, 2, IGNORED]]
+    assert np.unique(macro.test.mask.numpy()).tolist() == [0, 1, IGNORED]
+    share = (data.train.mask[0] == 8).double().mean().item()
+    assert share == pytest.approx(20 * 13 / (90 * 120), rel=0.15)  # nearest: by whole pixels of 128x128
+    (tmp_path / "VOC2012" / "JPEGImages" / "cat.jpg").unlink()
+    with pytest.raises(UserError, match=r"the image cat of train.txt cannot be read"):
+        SOURCES["voc"](str(tmp_path))
+    with pytest.raises(UserError, match="there is no folder VOC2012"):
+        SOURCES["voc"](str(tmp_path / "elsewhere"))
+
+
 def test_broken_masks_say_so(tmp_path):
     x, mask = squares(10, 0)
     for arrays, words in (

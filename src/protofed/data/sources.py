@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data import generated, images, leaf, masks, tables
+from protofed.data import generated, images, leaf, masks, tables, voc
 from protofed.data.dataset import Dataset, Source
 from protofed.data.partitions.base import stratified_share
 from protofed.draws import random_state
@@ -85,4 +85,11 @@ SOURCES: dict[str, Source] = {
     "tiny_imagenet": Source("64x64x3 photographs of 25 of the 200 classes (5,000 / 1,250).", images.tiny_imagenet),
     "uci_har": Source("Movements of 30 people: windows of 9 signals, 6 activities (10,299).", tables.uci_har),
     "usps": Source("16x16 handwritten digits (7,291 / 2,007).", images.USPS.read),
+    "voc": Source(
+        "Pascal VOC 2012 at 128x128x3, images of one class with a class per pixel: data.root is VOC2012.", voc.voc
+    ),
+    "voc_macro": Source(
+        "Pascal VOC 2012 with pixels of background, person, vehicles, household or animals.",
+        partial(voc.voc, macro=True),
+    ),
 }
