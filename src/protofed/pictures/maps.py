@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -15,11 +16,13 @@ from protofed.errors import UserError
 from protofed.examples import IGNORED, Examples
 from protofed.measures.entropy import EntropyMaps, entropy_maps
 from protofed.measures.question import state_with_data
-from protofed.pictures.runs import FinishedRun, titles
+from protofed.pictures.runs import FinishedRun, group_by_setting
 from protofed.pictures.style import COLUMN, with_column_fonts
 
 _IMAGES = 4
 """Test images in a picture."""
+_LABELS = 0.2
+"""Share of the picture's width for the names of the rows."""
 _OPACITY = 0.55
 """Of the colours of an overlay."""
 _IGNORED_COLOUR = (224, 224, 192)
@@ -93,7 +96,7 @@ def map_picture(runs: Sequence[FinishedRun], clients: Sequence[int] = ()) -> Fig
     The model is that of client 0, which is the server's if clients share one, or those of `clients`.
     """
     rows: list[MapRows] = []
-    for run, title in zip(runs, titles(runs), strict=True):
+    for run, title in zip(runs, _short_titles(runs), strict=True):
         state = state_with_data(run.result())
         members = state.members
         if not members.nets[0].grid:
@@ -109,6 +112,12 @@ def map_picture(runs: Sequence[FinishedRun], clients: Sequence[int] = ()) -> Fig
     return _drawn(test, masks.numpy(), rows, members.classes)
 
 
+def _short_titles(runs: Sequence[FinishedRun]) -> list[str]:
+    """The name of each run's group, which is short enough for the side of the picture."""
+    names = {id(run): name for name, group in group_by_setting(runs).items() for run in group}
+    return [names[id(run)] for run in runs]
+
+
 def _chosen(test: Examples) -> Examples:
     """A few images of different labels, always the same."""
     labels = test.labels.numpy()
@@ -121,8 +130,9 @@ def _drawn(test: Examples, masks: np.ndarray, rows: Sequence[MapRows], classes: 
     """The picture: a column per image; the images, their masks, and three rows per model."""
     number = len(test)
     lines = 2 + 3 * len(rows)
-    side = COLUMN / (number + 0.6)
-    picture, axes = plt.subplots(lines, number, figsize=(COLUMN, side * lines + 0.2), squeeze=False)
+    height, width = masks.shape[1:]
+    row_height = COLUMN * (1 - _LABELS) / number * height / width
+    picture, axes = plt.subplots(lines, number, figsize=(COLUMN, row_height * lines), squeeze=False)
     content: list[tuple[str, np.ndarray, float | None]] = [
         ("image", as_bytes(test.x[test.index].numpy()), None),
         ("mask", coloured(masks, classes), None),
@@ -137,6 +147,6 @@ def _drawn(test: Examples, masks: np.ndarray, rows: Sequence[MapRows], classes: 
         for axis, image in zip(line, images, strict=True):
             axis.imshow(image, interpolation="nearest", **({} if top is None else {"vmin": 0, "vmax": top or 1}))
             axis.set(xticks=[], yticks=[])
-        line[0].set_ylabel(title.replace(", ", ",\n"), rotation=0, ha="right", va="center", fontsize=6)
-    picture.subplots_adjust(left=0.22, right=1, top=1, bottom=0, wspace=0.04, hspace=0.06)
+        line[0].set_ylabel(fill(title, 16), rotation=0, ha="right", va="center", fontsize=6)
+    picture.subplots_adjust(left=_LABELS, right=1, top=1, bottom=0, wspace=0.04, hspace=0.04)
     return picture
