@@ -338,10 +338,23 @@ def test_the_papers_own_tables_have_another_correlation_of_margin_and_accuracy()
 
 
 def test_sentences_about_prototype_guided_fl_follow_from_the_kept_figures():
-    kept = Kept("protomargin-table3-small")
-    gap = kept.gap("protomargin, deviation", "protomargin", "slow 0.8")
-    assert gap.number == 3
-    assert not gap.excludes_zero  # with another result, other sentences are needed
-    assert f"deviation is above protomargin as printed by {gap.percent()} points" in text_of("protomargin.md")
-    run_so_far = {place for place, result in kept.by_place.items() if result.runs}
-    assert run_so_far == {("protomargin, deviation", "slow 0.8"), ("protomargin", "slow 0.8")}
+    kept, text = Kept("protomargin-table3-small"), text_of("protomargin.md")
+    equal = "fairness + toleration"
+    printed, reversed_, d_plus, readings = (
+        kept.gap(first, second, "slow 0.8")
+        for first, second in (
+            ("protomargin", equal),
+            ("protomargin, deviation", equal),
+            ("protomargin, d+ only", equal),
+            ("protomargin, deviation", "protomargin"),
+        )
+    )
+    assert f"weights with toleration by {printed.percent('+')} points" in text
+    assert printed.excludes_zero
+    assert printed.mean < 0
+    assert f"the difference is {reversed_.percent('+')}, and d+ with its printed sign has {d_plus.percent('+')}" in text
+    assert f"above protomargin as printed by {readings.percent()} points" in text
+    assert not any(gap.excludes_zero for gap in (reversed_, d_plus, readings))
+    run_so_far = {place for place, result in kept.by_place.items() if len(result.runs) == 3}
+    rows = ("protomargin", "protomargin, deviation", "protomargin, d+ only", equal, "fedavg")
+    assert run_so_far == {(row, "slow 0.8") for row in rows}  # with another result, other sentences are needed

@@ -165,7 +165,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "table3-small",
             "Table 3: MNIST, small",
             PARTLY,
-            f"{_COMMAND} makes it with 3 epochs, 10,000 images and a dense net, in hours; so far it was run for two "
+            f"{_COMMAND} makes it with 3 epochs, 10,000 images and a dense net, in hours; so far it was run for five "
             "rows at slow 0.8",
         ),
         ("table4", "Table 4: margins, FFD; synthetic", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2"),
