@@ -214,7 +214,7 @@ def test_the_command_says_the_verdict_and_the_broken_premises(runs, command):  #
 
 def test_what_cannot_be_measured_is_said(runs, tmp_path):
     with pytest.raises(
-        UserError, match=r"no paper proves a bound for fedavg\. Methods with one: fedproto, fednh, mpfedcl"
+        UserError, match=r"no paper proves a bound for fedavg\. Methods with one: fednh, fedproto, mpfedcl"
     ):
         measure(played_result("fedavg"), ["bounds"])
     with pytest.raises(UserError, match=r"--every 2: only bounds repeats rounds"):

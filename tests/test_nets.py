@@ -52,9 +52,13 @@ def test_every_net_embeds_and_decides_and_is_drawn_from_its_generator(name):
     assert all(torch.equal(value, second[key]) for key, value in first.items())
     assert any(not torch.equal(value, other[key]) for key, value in first.items())
     z, logits = made(first, torch.randn(2, *shape, generator=generator("x")))
-    assert z.shape == (2, made.dim)
-    assert logits.shape == (2, 10)
-    assert torch.equal(made.head(first, z), logits)
+    if made.grid:  # it labels pixels
+        assert z.shape == (2 * made.grid[0] * made.grid[1], made.dim)
+        assert logits.shape == (2 * 32 * 32, 10)
+    else:
+        assert z.shape == (2, made.dim)
+        assert logits.shape == (2, 10)
+        assert torch.equal(made.head(first, z), logits)
     assert all(key.startswith(("body.", "head.")) for key in first)
 
 

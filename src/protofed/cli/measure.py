@@ -24,14 +24,14 @@ def measure_command(
         option(
             "--what",
             metavar="NAME",
-            help="bounds, classification, confusion, cost, discrepancy, drift, fairness, gradients, margins, "
-            "model_margins, objective, scatter or similarity. For several, repeat --what or use commas. Default: "
+            help="bounds, classification, confusion, cost, discrepancy, drift, entropy, fairness, gradients, "
+            "margins, model_margins, objective, scatter or similarity. For several, repeat --what or use commas. Default: "
             "fairness, classification, cost.",
         ),
     ] = None,
     client: Annotated[
         Optional[int],
-        option("--client", help="For bounds, classification, confusion, scatter: measure only this client."),
+        option("--client", help="For bounds, classification, confusion, entropy, scatter: measure only this client."),
     ] = None,
     accuracy: Annotated[
         float,
