@@ -152,6 +152,59 @@ def test_sentences_about_mpfedcl_follow_from_the_kept_figures():
     assert [sentence for sentence in mpfedcl_sentences() if sentence not in text] == []
 
 
+def test_sentences_about_mpfedcls_unfinished_tables_follow_from_the_kept_figures():
+    text, fifth, seventh = text_of("mpfedcl.md"), Kept("mpfedcl-table5"), Kept("mpfedcl-table7")
+    alone, sp, dp = (fifth.gap("mp", row, "mean") for row in ("local", "sp", "dp"))
+    assert alone.number == 2  # with more seeds, other sentences are needed
+    assert [gap.excludes_zero for gap in (alone, sp, dp)] == [True, False, False]
+    shared = ("fedavg", "fedprox", "fedproto", "mp", "sp", "dp")
+    assert fifth.mean("local", "mean").mean > max(fifth.mean(row, "mean").mean for row in shared)
+    domains, skew = (
+        {row: seventh.gap("mp", row, column) for row in ("sp", "fedavg", "local", "fedproto")}
+        for column in ("Office, domains", "Office, Dir(0.5)")
+    )
+    assert {row: gap.excludes_zero for row, gap in domains.items()} == {
+        "sp": True,
+        "fedavg": True,
+        "local": False,
+        "fedproto": False,
+    }
+    assert [skew[row].excludes_zero for row in ("local", "fedproto", "fedavg")] == [True, True, False]
+    level = 100 * seventh.mean("mp", "Office, domains").mean
+    for sentence in (
+        f"mp - local is {alone.percent('+')} in the mean over the domains with two seeds",
+        f"distinguished from sp ({sp.percent('+')}) and dp ({dp.percent('+')})",
+        f"mp is above sp by {domains['sp'].percent()} points and above fedavg by {domains['fedavg'].percent()}; from "
+        f"training alone ({domains['local'].percent('+')}) and fedproto ({domains['fedproto'].percent('+')})",
+        f"mp is above training alone by {skew['local'].percent()} and fedproto by {skew['fedproto'].percent()}, and "
+        f"cannot be distinguished from fedavg ({skew['fedavg'].percent('+')})",
+        f"({level:.1f} against 49.70 for mp by domain)",
+    ):
+        assert sentence in text, sentence
+
+
+def test_sentences_about_the_epochs_of_local_follow_from_the_kept_figures():
+    text, kept = text_of("fedproto.md"), Kept("fedproto-local")
+
+    def means(epochs: int, stdev: int) -> list[float]:
+        return [100 * kept.mean(f"{epochs} epochs", f"n = {ways}, stdev {stdev}").mean for ways in (3, 4, 5)]
+
+    def words(values: list[float]) -> str:
+        return "{:.1f}, {:.1f} and {:.1f}".format(*values)
+
+    papers = {stdev: [paper_mean(value) for value in published.FEDPROTO_MNIST["local", stdev]] for stdev in (2, 3)}
+    assert (
+        f"5 epochs give {words(means(5, 2))}, the paper has {papers[2][0]}, {papers[2][1]} and {papers[2][2]}" in text
+    )
+    assert f"they give {words(means(5, 3))}, the paper has {papers[3][0]}, {papers[3][1]} and {papers[3][2]}" in text
+    assert f"6 epochs ({means(6, 3)[2]:.1f}) are nearer" in text
+    gaps = [abs(ours - paper) for ours, paper in zip(means(5, 2), papers[2], strict=True)]
+    assert max(gaps) < 0.7
+    held_out = [paper - ours for ours, paper in zip(means(5, 3), papers[3], strict=True)]
+    assert max(map(abs, held_out[:2])) < 0.6
+    assert round(held_out[2], 1) == 1.1
+
+
 def test_baselines_of_mpfedcls_table5_are_thirds_of_whole_percents():
     values = [
         paper_mean(value)
@@ -170,6 +223,8 @@ def test_sentences_about_fednh_follow_from_the_kept_figures():
     rows = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fednh", "fedavg")]
     paper = [paper_mean(first) - paper_mean(second) for first, second in zip(*rows, strict=True)]
     assert "the paper's {:.2f}, {:.2f} and {:.2f}, but one seed has no interval".format(*paper) in text
+    rod = [100 * kept.gap("fedrod", "fednh", column).mean for column in ("GM", "PM(V)", "PM(L)")]
+    assert "fedrod, also with one seed, is above fednh by {:.1f}, {:.1f} and {:.1f} points".format(*rod) in text
 
 
 def fedproto_sentences() -> list[str]:

@@ -25,8 +25,8 @@ def measure_command(
             "--what",
             metavar="NAME",
             help="bounds, classification, confusion, cost, discrepancy, drift, entropy, fairness, gradients, "
-            "margins, model_margins, objective, scatter or similarity. For several, repeat --what or use commas. Default: "
-            "fairness, classification, cost.",
+            "margins, model_margins, objective, scatter or similarity. For several, repeat --what or use commas. "
+            "Default: fairness, classification, cost.",
         ),
     ] = None,
     client: Annotated[
