@@ -280,6 +280,7 @@ def test_fedproto_corollary_1_makes_the_loss_decrease(linear):
     assert (printed <= largest + ROUNDING).all()
 
 
+@pytest.mark.slow
 def test_choosing_lambda_and_eta_by_corollary_1_makes_the_expected_decrease_positive():
     """λ and then the learning rate are halved until they satisfy Eq. (17) and (16), with exact constants."""
     draws = 2000
@@ -550,6 +551,7 @@ class CircleClients:
         return new / norm(new)[..., None] if self.unit else new
 
 
+@pytest.mark.slow
 def test_fednh_lemma_3_corrected_holds_in_all_draws():
     c = CircleClients()
     start = np.repeat(c.theta[:, None], 2, 1)
@@ -574,6 +576,7 @@ def test_fednh_lemma_3_corrected_holds_in_all_draws():
         assert never_above(training, over_draws(nh.fednh_training, **words))
 
 
+@pytest.mark.slow
 def test_fednh_prototypes_move_further_than_eq_17_says():
     """Without line 8, four rounds, no noise: the corrected bound holds in all draws, the printed one does not."""
     c = CircleClients(1, unit=False)
