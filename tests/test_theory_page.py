@@ -134,7 +134,7 @@ def test_the_page_names_every_function_and_every_test_that_it_mentions():
     for statement in STATEMENTS:
         for bound in (*statement.printed, *statement.corrected):
             assert f"`{bound.__name__}`" in PAGE, bound.__name__
-    tests = (TOP / "tests" / "test_theory.py").read_text(encoding="utf-8")
+    tests = "".join(file.read_text(encoding="utf-8") for file in (TOP / "tests").glob("test_theory*.py"))
     mentioned = re.findall(r"`(test_\w+)`", PAGE)
     assert len(mentioned) > 3
     assert all(f"def {name}(" in tests for name in mentioned)
