@@ -286,7 +286,7 @@ def test_broken_premises():
             "decay": 0.9,
             "weight_decay": 0.1,
             "clip": 1.0,
-            "decay_rounds": 9,
+            "schedule_by": "step",
             "batch": 4,
             "augment": ("flip",),
         },
@@ -294,7 +294,7 @@ def test_broken_premises():
         system={"slow": 0.5},
     )
     said = " ".join(common_premises(messy, members))
-    for word in ("momentum = 0.5", "decay = 0.9", "weight_decay = 0.1", "clip = 1", "decay_rounds = 9", "augment", "run.sample = 2",
+    for word in ("momentum = 0.5", 'schedule = "exponential"', "weight_decay = 0.1", "clip = 1", 'schedule_by = "step"', "augment", "run.sample = 2",
                  "system.slow = 0.5", "dropout", "without replacement"):  # fmt: skip
         assert word in said
     assert "batch norm" in " ".join(common_premises(clean, federation(FULL, [net(norm=True)] * 3)))

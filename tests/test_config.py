@@ -112,6 +112,38 @@ def test_every_recipe_is_valid(recipe):
         ({"train": {"batch": 2.5}}, "train.batch: got 2.5; must be a whole number"),
         ({"net": {"hidden": 7}}, "net.hidden: got 7; must be a list"),
         ({"train": {"decay": 2}}, "train.decay: got 2; must be 1 or less"),
+        (
+            {"train": {"schedule": "linear"}},
+            'train.schedule: got "linear". Known: constant, cosine, exponential, polynomial.',
+        ),
+        (
+            {"train": {"schedule": "constant", "decay": 0.5}},
+            'train.decay: got 0.5, but train.schedule = "constant" does not use it. Leave it out, or set '
+            'train.schedule = "exponential".',
+        ),
+        (
+            {"train": {"decay_rounds": 9}},
+            'train.decay_rounds: got 9, but train.schedule = "exponential" does not use it. Leave it out, or set '
+            'train.schedule = "polynomial" or "cosine".',
+        ),
+        (
+            {"train": {"schedule": "cosine", "decay_rounds": 9, "decay_power": 2.0}},
+            'train.decay_power: got 2, but train.schedule = "cosine" does not use it. Leave it out, or set '
+            'train.schedule = "polynomial".',
+        ),
+        (
+            {"train": {"schedule": "polynomial"}},
+            'train.decay_rounds: missing. train.schedule = "polynomial" needs the number of rounds in which the '
+            "learning rate falls, usually that of run.rounds.",
+        ),
+        (
+            {"train": {"schedule": "cosine", "decay_rounds": 3, "warmup": 3}},
+            "train.warmup: got 3; must be below train.decay_rounds (3), which includes the rounds of the warm-up.",
+        ),
+        (
+            {"train": {"warmup": 0.5}},
+            'train.warmup: got 0.5; must be a whole number of rounds, unless train.schedule_by = "step".',
+        ),
         ({"net": {"share": 2e6}}, "net.share: got 2000000.0; must be 1000000 or less"),
         ({"data": {"root": 3}}, "data.root: got 3; must be text in quotes"),
         ({"data": {"name": None}}, "data.name: got None; must be text in quotes"),

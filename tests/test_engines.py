@@ -19,8 +19,9 @@ from protofed.core import KeptModel, Method, Params, Phase, average
 from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
-from protofed.engines.stack_training import StackedTrees, narrowing_width
+from protofed.engines.stack_training import narrowing_width
 from protofed.engines.stacked import LARGEST_STACK, Stacked
+from protofed.engines.trees import StackedTrees
 from protofed.errors import UserError
 from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
@@ -42,7 +43,7 @@ def same(kind, experiment, members, **tolerance):
 # Stacks
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_stacks_are_the_loop_whatever_the_training(optimiser, drop_last):
     training = {
@@ -53,9 +54,43 @@ def test_stacks_are_the_loop_whatever_the_training(optimiser, drop_last):
         "clip": 0.5,
         "epochs": 3,
         "decay": 0.7,
-        "decay_rounds": 3,
     }
     same(Stacked, config("fedproto", rounds=3, train=training), federation(nets=[net(dropout=0.4)] * 6))
+
+
+STEEP = {"schedule": "polynomial", "decay_rounds": 2, "decay_power": 3.0, "schedule_by": "step", "warmup": 0.5}
+"""A learning rate that changes in every step."""
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+@pytest.mark.parametrize("patience", [0, 30])
+def test_stacks_are_the_loop_with_a_learning_rate_per_step(optimiser, patience):
+    """Also if a step is recorded at once and then replayed: the recording must not keep the rate of its first step."""
+
+    def stacked(*parts):
+        return Stacked(*parts, patience=patience)
+
+    training = {"optimiser": optimiser, "lr": 0.2, "weight_decay": 0.1, "epochs": 3, "batch": 3, **STEEP}
+    slow = {"slow": 0.5}  # clients of one stack with different numbers of steps
+    experiment = config("fedproto", rounds=2, train=training, system=slow)
+    same(stacked, experiment, federation())
+    constant = config("fedproto", rounds=2, train={**training, "schedule_by": "round", "warmup": 0.0}, system=slow)
+    by_step, by_round = (everything(played_on(Stacked, one, federation())) for one in (experiment, constant))
+    assert any(not torch.allclose(value, by_round[name], rtol=1e-3) for name, value in by_step.items())
+
+
+def test_workers_have_the_learning_rates_per_step():
+    experiment = config("fedproto", rounds=2, train={"lr": 0.2, "epochs": 3, "batch": 3, **STEEP}, system={"slow": 0.5})
+    one, two = (everything(played_on(kind, experiment, federation())) for kind in (Stacked, pool_of(Stacked, 2)))
+    torch.testing.assert_close(two, one, rtol=0, atol=0)
+
+
+def test_stacks_are_the_loop_with_a_learning_rate_per_step_over_several_phases():
+    class Twice(Local):
+        def phases(self, epochs):
+            return Phase(2, ("head",)), Phase(1, ("body",)), Phase(1)
+
+    same(Stacked, config(Twice(), train={"lr": 0.2, **STEEP}), federation())
 
 
 def test_stacks_are_the_loop_with_phases_that_train_parts():

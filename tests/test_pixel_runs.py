@@ -369,5 +369,10 @@ def test_figure5_compares_methods_by_alpha_and_slow(tmp_path):
     jobs = study.jobs(tmp_path, 1, False)
     assert len(jobs) == 5 * 9 - 3 + 1  # without slow clients both readings of fedavg are one run; central
     assert {job.config.partition.alpha for job in jobs if job.config.partition_name != "pooled"} == {0.01, 0.1, 1.0}
+    all_jobs = study.jobs(tmp_path, study.seeds, False)
+    again = [job for job in all_jobs if job.seed]
+    assert len(all_jobs) == 43 + 2 * 9
+    assert {(job.config.partition.alpha, job.config.system.slow) for job in again} == {(0.1, 0.0), (0.1, 0.8)}
+    assert {job.seed for job in again} == {1, 2}
     quick = study.jobs(tmp_path, 1, True)
     assert [job.config.run.rounds for job in quick] == [2] * 5

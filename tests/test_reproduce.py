@@ -268,6 +268,9 @@ def test_an_unfinished_table_says_so():
     ]
     assert page.unfinished_note(found, 3)[0].startswith("This table is not finished: 5 of 9 figures")
     assert page.unfinished_note(found[:1], 3) == []
+    once = [one._replace(cell=replace(one.cell, most_seeds=1)) for one in found]  # as many as there are, or too few
+    assert [one.cell.num_seeds(3) for one in (*found, *once)] == [3, 3, 3, 1, 1, 1]
+    assert page.unfinished_note(once, 3)[0].startswith("This table is not finished: 1 of 3 figures")
     study = Study("s", "S", (), (), (), (), pairs=(("a", "b"), ("a", "c")))
     heads, lines = page.differences_table(study, found)
     assert heads == ["", "n = 3", "paper"]

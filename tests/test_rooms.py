@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "protofed"
-VOCABULARY = ("errors", "draws", "params", "prototypes", "examples", "batch", "net", "messages", "core", "training")
+VOCABULARY = (
+    "errors",
+    "draws",
+    "params",
+    "prototypes",
+    "examples",
+    "batch",
+    "net",
+    "messages",
+    "core",
+    "optimiser",
+    "training",
+)
 """The modules at the root, in the order in which they may import each other."""
 LAYERS = (
     ("theory",),

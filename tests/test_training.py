@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from protofed.draws import DerivedDropout, generator
 from protofed.errors import UserError
 from protofed.methods.local import Local
 from protofed.net import Net
-from protofed.training import Optimiser, TrainSection, batch_schedule, train_client
+from protofed.training import Optimiser, TrainSection, batch_schedule, take_part, train_client
 from toys import examples, federation, net
 
 
@@ -54,6 +56,8 @@ def test_short_batches():
         ({"momentum": 0.9, "weight_decay": 0.01}, lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01)),
         ({"optimiser": "adam"}, lambda p: torch.optim.Adam(p, 0.1)),
         ({"optimiser": "adam", "weight_decay": 0.01}, lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01)),
+        ({"optimiser": "adamw"}, lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.0)),
+        ({"optimiser": "adamw", "weight_decay": 0.5}, lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.5)),
     ],
 )
 @pytest.mark.parametrize("clip", [0.0, 0.5])
@@ -104,12 +108,76 @@ def test_learning_rate_decays_by_round():
     assert [TrainSection(lr=1.0, decay=0.5).rate(round) for round in range(3)] == [1, 0.5, 0.25]
 
 
+def polynomial(**options: object) -> TrainSection:
+    return TrainSection(schedule="polynomial", **options)
+
+
 def test_learning_rate_decays_by_a_polynomial_and_keeps_its_last_value():
-    rates = [TrainSection(lr=2.0, decay_rounds=4, decay_power=2.0).rate(round) for round in range(6)]
+    rates = [polynomial(lr=2.0, decay_rounds=4, decay_power=2.0).rate(round) for round in range(6)]
     assert rates == pytest.approx([2, 2 * 9 / 16, 2 * 4 / 16, 2 / 16, 2 / 16, 2 / 16])
-    assert TrainSection(lr=1.0, decay_rounds=440).rate(220) == pytest.approx(0.5**0.9)
-    both = TrainSection(lr=1.0, decay=0.5, decay_rounds=2, decay_power=1.0)
-    assert [both.rate(round) for round in range(3)] == [1, 0.25, 0.125]
+    assert polynomial(lr=1.0, decay_rounds=440).rate(220) == pytest.approx(0.5**0.9)
+
+
+def test_learning_rate_falls_along_a_cosine():
+    cosine = TrainSection(lr=2.0, schedule="cosine", decay_rounds=3)
+    assert [cosine.rate(round) for round in range(5)] == pytest.approx([2, 1.5, 0.5, 0.5, 0.5])
+
+
+def test_a_constant_learning_rate():
+    assert [TrainSection(lr=0.3, schedule="constant").rate(round) for round in range(3)] == [0.3] * 3
+    assert not TrainSection(lr=0.3, schedule="constant").rate_changes
+
+
+def test_warm_up_rises_linearly_and_then_the_schedule_starts():
+    constant = TrainSection(lr=1.0, schedule="constant", warmup=4)
+    assert [constant.rate(round) for round in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    exponential = TrainSection(lr=1.0, decay=0.5, warmup=2)
+    assert [exponential.rate(round) for round in range(5)] == [0.5, 1, 1, 0.5, 0.25]
+    falling = polynomial(lr=1.0, decay_rounds=6, decay_power=1.0, warmup=2)
+    assert [falling.rate(round) for round in range(8)] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0.25, 0.25]
+
+
+def test_learning_rate_by_step_counts_the_fraction_of_the_clients_steps():
+    training = polynomial(lr=1.0, decay_rounds=2, decay_power=1.0, schedule_by="step")
+    of_four = [training.rate(round, step, 4) for round in range(3) for step in range(4)]
+    assert of_four == [1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, *[0.125] * 4]
+    assert [training.rate(1, step, 2) for step in range(2)] == [0.5, 0.25]  # half of the steps: the same progress
+    assert training.mean_rate(0, 4) == (1 + 0.875 + 0.75 + 0.625) / 4
+    assert training.mean_rate(1, 0) == 0.5  # a client without a step
+    warm = TrainSection(lr=1.0, decay=0.25, schedule_by="step", warmup=0.5)
+    assert [warm.rate(0, step, 4) for step in range(4)] == pytest.approx([0.5, 1, 1, 0.25**0.25])
+    assert polynomial(lr=1.0, decay_rounds=2).rate(0, 3, 4) == 1  # by round
+
+
+def test_hooks_see_the_mean_learning_rate_of_the_steps():
+    """Twelve examples, two epochs of batches of 8: four steps, in the second of two rounds."""
+    client = federation([[0, 1, 2] * 4]).client(0, 1, 0)
+    options = {"batch": 8, "epochs": 2, "lr": 0.8, "decay_rounds": 2, "decay_power": 1.0}
+    trained = [
+        take_part(Local(), client, Local().join(client), (), polynomial(schedule_by=unit, **options))[0]
+        for unit in ("round", "step")
+    ]
+    assert [(one.steps, one.lr) for one in trained] == [(4, 0.4), (4, pytest.approx((0.4 + 0.3 + 0.2 + 0.1) / 4))]
+
+
+def test_every_step_of_all_phases_has_its_learning_rate():
+    """Plain SGD with a constant gradient: parameters move by the sum of the rates. Six steps in two phases."""
+
+    class Slope(Local):
+        def loss(self, net, params, batch, down, kept):
+            total = sum((value.sum() for value in params.values()), torch.zeros(()))
+            return Loss(slope=total)
+
+    training = TrainSection(batch=4, lr=0.1, momentum=0.0, schedule="cosine", decay_rounds=2, schedule_by="step")
+    where = site(round=1)
+    start = where.net.init(generator("start"))
+    phases = [Phase(1), Phase(1, ("head",))]
+    outcome = train_client(Slope(), where, examples([0, 1, 2] * 4), start, (), (), phases, training)
+    rates = [0.05 * (1 + math.cos(math.pi * (1 + step / 6) / 2)) for step in range(6)]
+    for name, value in outcome.params.items():
+        way = sum(rates if name.startswith("head") else rates[:3])
+        # six subtractions in single precision of numbers of at most about 1
+        torch.testing.assert_close(start[name] - value, torch.full_like(value, way), rtol=0, atol=6 * 6e-8)
 
 
 def one(phases: list[Phase], data=None, method=None, **options: object):

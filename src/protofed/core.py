@@ -136,7 +136,7 @@ class Trained(Client, Generic[Down, Kept]):
     down: Down
     start: Params  # the parameters that training started from
     params: Params  # the parameters that training ended with
-    lr: float
+    lr: float  # the mean learning rate of the steps
     steps: int
     observed: tuple[Tensor, ...]  # () if no step was made
 

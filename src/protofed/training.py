@@ -1,4 +1,4 @@
-"""The local training of one client: the batch schedule, the phases, and the optimiser.
+"""The local training of one client: the batch schedule, the phases, and the steps.
 
 Everything here is written for one client. Engines may map `Optimiser.step` and the method's `loss` over many clients,
 so both must be pure.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from protofed import draws
 from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
 from protofed.errors import UserError
-from protofed.examples import Augmentation, augmenter
+from protofed.examples import augmenter
 from protofed.net import selected
+from protofed.optimiser import Optimiser, TrainSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,49 +32,12 @@ __all__ = [
     "as_trained",
     "batch_schedule",
     "in_training",
+    "num_steps",
     "params_for_testing",
     "take_part",
     "train_client",
     "trainable_names",
 ]
-
-
-@dataclass(frozen=True)
-class TrainSection:
-    """The [train] section: how every client trains."""
-
-    epochs: Annotated[int, Ge(0)] = 1
-    """local epochs per round"""
-    batch: Annotated[int, Ge(1)] = 8
-    """examples per batch"""
-    optimiser: Literal["sgd", "adam"] = "sgd"
-    """sgd or adam; its state starts from zero in every round"""
-    lr: Annotated[float, Gt(0)] = 0.05
-    """learning rate"""
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.5
-    """momentum of sgd; adam ignores it"""
-    decay: Annotated[float, Gt(0), Le(1)] = 1.0
-    """the learning rate of round t = 0, 1, ... is lr * decay^t"""
-    decay_rounds: Annotated[int, Ge(0)] = 0
-    """number of rounds T in which the rate also falls by (1 - t/T)^decay_power, constant after round T - 1; 0: none"""
-    decay_power: Annotated[float, Gt(0)] = 0.9
-    """power of the polynomial decay of decay_rounds"""
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    """L2 penalty: the gradient of each weight is increased by this number times the weight"""
-    clip: Annotated[float, Ge(0)] = 0.0
-    """largest L2 norm of the gradient of a model's parameters; larger gradients are scaled down; 0: no limit"""
-    drop_last: bool = False
-    """whether to skip the last batch of an epoch if it is short, unless it is the only one"""
-    augment: tuple[Augmentation, ...] = ()
-    """random changes of training images: "crop" (shifted by up to an eighth of the side), "flip" (mirrored), or both"""
-
-    def rate(self, round: int) -> float:
-        """The learning rate of a round."""
-        exponential = self.lr * self.decay**round
-        if not self.decay_rounds:
-            return exponential
-        last = self.decay_rounds - 1
-        return exponential * float((1 - min(round, last) / self.decay_rounds) ** self.decay_power)
 
 
 def batch_schedule(
@@ -99,60 +62,9 @@ def batch_schedule(
     return [[epoch() for _ in range(phase.epochs)] for phase in phases]
 
 
-class Optimiser(NamedTuple):
-    """A pure optimiser of one client: (parameters, gradients, state) -> (parameters, state)."""
-
-    training: TrainSection
-    lr: float | Tensor
-    clipped_separately: tuple[str, ...] = ()  # as in `Phase`
-
-    def start(self, params: Params) -> dict[str, Params]:
-        """The state before the first step."""
-        zeros = {name: torch.zeros_like(value) for name, value in params.items()}
-        if self.training.optimiser == "sgd":
-            return {"velocity": zeros}
-        return {
-            "first": zeros,
-            "second": {name: value.clone() for name, value in zeros.items()},
-            "count": {"": torch.zeros(())},
-        }
-
-    def step(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
-        """One step: clip the gradient, add weight decay, then SGD with momentum or Adam."""
-        training = self.training
-        if training.clip:
-            grads = self._clip(grads)
-        if training.weight_decay:
-            grads = {name: grad + training.weight_decay * params[name] for name, grad in grads.items()}
-        update = self._sgd if training.optimiser == "sgd" else self._adam
-        return update(params, grads, state)
-
-    def _clip(self, grads: Params) -> Params:
-        """The gradients, each part of `clipped_separately` and the rest scaled down to a norm of at most `clip`."""
-        parts = [selected(grads, part) for part in self.clipped_separately]
-        rest = {name: grad for name, grad in grads.items() if not any(name in part for part in parts)}
-        clipped = dict(grads)
-        for part in filter(None, (*parts, rest)):
-            norm = torch.stack([grad.square().sum() for grad in part.values()]).sum().sqrt()
-            factor = (self.training.clip / (norm + 1e-6)).clamp(max=1)
-            clipped |= {name: grad * factor for name, grad in part.items()}
-        return clipped
-
-    def _sgd(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
-        velocity = {name: self.training.momentum * state["velocity"][name] + grad for name, grad in grads.items()}
-        return {name: value - self.lr * velocity[name] for name, value in params.items()}, {"velocity": velocity}
-
-    def _adam(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
-        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
-        count = state["count"][""] + 1
-        first = {name: beta1 * state["first"][name] + (1 - beta1) * grad for name, grad in grads.items()}
-        second = {name: beta2 * state["second"][name] + (1 - beta2) * grad.square() for name, grad in grads.items()}
-        rate, correction = self.lr / (1 - beta1**count), (1 - beta2**count).sqrt()
-        new_params = {
-            name: value - rate * first[name] / (second[name].sqrt() / correction + epsilon)
-            for name, value in params.items()
-        }
-        return new_params, {"first": first, "second": second, "count": {"": count}}
+def num_steps(schedule: list[list[list[Tensor]]]) -> int:
+    """The number of steps in all phases and epochs of a batch schedule."""
+    return sum(len(batches) for epochs in schedule for batches in epochs)
 
 
 @dataclass
@@ -192,11 +104,11 @@ def train_client(
     """
     net, outcome = site.net, Outcome({name: value.clone() for name, value in start.items()})
     schedule = batch_schedule(site, len(data), phases, training, purpose)
+    total = num_steps(schedule)
     with in_training(net):
         for phase, epochs in zip(phases, schedule, strict=True):
             names = trainable_names(net, start, phase)
-            optimiser = Optimiser(training, training.rate(site.round), phase.clipped_separately)
-            state = optimiser.start({name: outcome.params[name] for name in names})
+            state = Optimiser(training, 0.0).start({name: outcome.params[name] for name in names})
             for batches in epochs:
                 outcome.observed = ()  # only the last epoch is reported
                 for positions in batches:
@@ -210,6 +122,8 @@ def train_client(
                     grads = torch.autograd.grad(
                         loss.total, list(trainable.values()), allow_unused=True, materialize_grads=True
                     )
+                    rate = training.rate(site.round, outcome.steps, total)
+                    optimiser = Optimiser(training, rate, phase.clipped_separately)
                     with torch.no_grad():
                         new_params, state = optimiser.step(trainable, dict(zip(names, grads, strict=True)), state)
                     outcome.params |= {name: value.detach() for name, value in new_params.items()}
@@ -238,7 +152,7 @@ def as_trained(
         down=down,
         start=start,
         params=outcome.params,
-        lr=training.rate(client.round),
+        lr=training.mean_rate(client.round, outcome.steps),
         steps=outcome.steps,
         observed=outcome.observed,
     )

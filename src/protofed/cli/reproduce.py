@@ -23,7 +23,12 @@ def reproduce_command(
     ] = None,
     quick: Annotated[bool, option("--quick", help="Run a smaller version that takes minutes.")] = False,
     seeds: Annotated[
-        Optional[int], option("--seeds", min=1, help="Number of seeds: 0, 1, ... Each study has its own default.")
+        Optional[int],
+        option(
+            "--seeds",
+            min=1,
+            help="Number of seeds: 0, 1, ... Each study has its own default, and may have cells with one seed.",
+        ),
     ] = None,
     out: Annotated[
         Path, option("--out", help="Folder for the runs and the tables. Finished runs in it are reused.")
@@ -147,7 +152,7 @@ def _run_study(
     results = []
     for cell in study.chosen(quick):
         figures = {seed: run for (kept_cell, seed), run in kept_figures.items() if kept_cell == cell}
-        for seed in set(range(seeds)) - set(figures):
+        for seed in set(range(cell.num_seeds(seeds))) - set(figures):
             folder = cell.out(out, seed, study.changes(quick))
             if is_finished(cell.figure, folder):
                 sweep.check_stored_run(folder, cell.job(out, seed, study.changes(quick)).config)

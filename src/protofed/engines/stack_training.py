@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map, tree_unflatten
 
 from protofed import draws
 from protofed.batch import Batch, labels_and_weights
 from protofed.engines.layout import ClientsAsChannels, clients_last
+from protofed.engines.trees import StackedTrees, tree_shapes
 from protofed.examples import augmenter
-from protofed.training import Optimiser, Outcome, batch_schedule, in_training, trainable_names
+from protofed.training import Optimiser, Outcome, batch_schedule, in_training, num_steps, trainable_names
 
 if TYPE_CHECKING:
     from protofed.core import AnyMethod, Client, Net, Params, Phase
@@ -34,49 +35,6 @@ Step = Callable[..., Any]
 MakeStep = Callable[[Any, Callable[[], Step]], Step]
 """Returns the step for a key: a stored one, or a new one built by the function."""
 _PURPOSE = "batches"  # of the draws, as in `training.train_client`
-
-
-class StackedTrees:
-    """The trees of tensors (messages, or what clients keep) of several clients, stacked leaf by leaf.
-
-    If all clients have the same tree object, its leaves are shared instead: they have no client dimension.
-    """
-
-    def __init__(self, trees: Sequence[Any]) -> None:
-        leaves, specs = zip(*(tree_flatten(_with_sorted_names(tree)) for tree in trees), strict=True)
-        self.spec = specs[0]
-        columns = list(zip(*leaves, strict=True))
-        shared = all(tree is trees[0] for tree in trees)  # not per tensor: a worker process gets copies of tensors
-        self.dims = [None if shared else 0 for _ in columns]
-        self.leaves = [column[0] if shared else torch.stack(column) for column in columns]
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The structure, shapes and types per client. A step can be used for all trees with the same key."""
-        per_client = [
-            (tuple(leaf.shape if dim is None else leaf.shape[1:]), leaf.dtype)
-            for leaf, dim in zip(self.leaves, self.dims, strict=True)
-        ]
-        return str(self.spec), tuple(self.dims), *per_client
-
-    def first(self, count: int) -> list[Tensor]:
-        """The leaves for the first `count` clients."""
-        return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]
-
-
-def _with_sorted_names(tree: Any) -> Any:
-    """A tree with the keys of its dicts sorted, because dicts that were sent may have another order."""
-    if isinstance(tree, dict):
-        return {key: _with_sorted_names(tree[key]) for key in sorted(tree)}
-    if hasattr(tree, "_replace"):
-        return tree._replace(**{key: _with_sorted_names(part) for key, part in tree._asdict().items()})
-    return tree
-
-
-def tree_shapes(tree: Any) -> tuple[Any, ...]:
-    """The structure, shapes and types of a tree. They must be equal for trees to be stacked."""
-    leaves, spec = tree_flatten(_with_sorted_names(tree))
-    return (str(spec), *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))
 
 
 class Trainee(NamedTuple):
@@ -106,7 +64,7 @@ def train_together(
         for number, phase in enumerate(trainees[0].phases):
             names = trainable_names(net, start, phase)
             plans = [
-                ClientPlan(trainee.client, outcome, schedule[number])
+                ClientPlan(trainee.client, outcome, schedule[number], num_steps(schedule))
                 for trainee, outcome, schedule in zip(trainees, outcomes, schedules, strict=True)
             ]
             order = sorted(range(len(plans)), key=lambda position: -len(plans[position].batches))
@@ -141,14 +99,18 @@ def _mapped_step(
         new_params, new_state = Optimiser(training, lr, phase.clipped_separately).step(trainable, grads, state)
         return new_params, new_state, report
 
-    return vmap(step, in_dims=(0, 0, 0, 0, 0, downs.dims, kepts.dims, None))
+    lr_dim = 0 if training.schedule_by == "step" else None
+    return vmap(step, in_dims=(0, 0, 0, 0, 0, downs.dims, kepts.dims, lr_dim))
 
 
 class ClientPlan:
-    """The steps of one client in one phase; `epochs` has per epoch the batches, as positions of examples."""
+    """The steps of one client in one phase; `epochs` has per epoch the batches, as positions of examples.
 
-    def __init__(self, client: Client, outcome: Outcome, epochs: list[list[Tensor]]) -> None:
-        self.client, self.outcome, self.epochs = client, outcome, epochs
+    `round_steps`: the number of its steps in all phases of the round.
+    """
+
+    def __init__(self, client: Client, outcome: Outcome, epochs: list[list[Tensor]], round_steps: int) -> None:
+        self.client, self.outcome, self.epochs, self.round_steps = client, outcome, epochs, round_steps
         self.batches = [positions for batches in epochs for positions in batches]
         """One batch per step."""
         self.last_epoch = len(self.batches) - (len(epochs[-1]) if epochs else 0)
@@ -161,6 +123,10 @@ class ClientPlan:
         where = self.client.round, self.client.client, self.earlier_steps + step
         return draws.derive(self.client.seed, _PURPOSE, purpose, *where)
 
+    def rate(self, training: TrainSection, step: int) -> float:
+        """The learning rate of a step."""
+        return training.rate(self.client.round, self.earlier_steps + step, self.round_steps)
+
 
 class StepInputs(NamedTuple):
     """The examples and keys of all steps.
@@ -172,6 +138,7 @@ class StepInputs(NamedTuple):
     weights: Tensor  # [steps, clients, batch]: 1, or 0 for padding
     sizes: Tensor  # [steps, clients]: the numbers of examples
     keys: Tensor  # [steps, clients]: the keys of dropout
+    rates: Tensor  # [steps, clients]: the learning rates
 
 
 class StackState(NamedTuple):
@@ -215,7 +182,7 @@ class StackedPhase:
             return
         state, inputs = self._start(width), self._inputs(width)
         down, kept = self.down.first(width), self.kept.first(width)
-        lr = torch.tensor(self.training.rate(self.plans[0].client.round))
+        by_step = self.training.schedule_by == "step"
         running = width  # the number of clients that have not finished; the values of the others are ignored
         for step in range(self.steps[0]):
             before, running = running, sum(steps > step for steps in self.steps[:running])
@@ -224,7 +191,8 @@ class StackedPhase:
                 width = running
                 state = tree_map(lambda value, width=width: value[:width], state)
                 down, kept = self.down.first(width), self.kept.first(width)
-            rows, weights, sizes, key = (column[step, :width] for column in inputs)
+            rows, weights, sizes, key, rates = (column[step, :width] for column in inputs)
+            lr = rates if by_step else rates[0]
             trainable, optimiser, (terms, observed) = self.step(
                 state.trainable, state.optimiser, state.frozen, self._batch(step, rows, weights), key, down, kept, lr
             )
@@ -267,17 +235,19 @@ class StackedPhase:
         size = max(len(positions) for plan in self.plans for positions in plan.batches)
         rows = torch.zeros(self.steps[0], width, size, dtype=torch.long)
         sizes, keys = torch.zeros(self.steps[0], width), torch.zeros(self.steps[0], width, dtype=torch.long)
+        rates = torch.zeros(self.steps[0], width)
         for number, plan in enumerate(self.plans[:width]):
             steps = len(plan.batches)
             sizes[:steps, number] = torch.tensor([float(len(positions)) for positions in plan.batches])
             keys[:steps, number] = torch.tensor([plan.key("dropout", step) for step in range(steps)])
+            rates[:steps, number] = torch.tensor([plan.rate(self.training, step) for step in range(steps)])
             padded = pad_sequence(plan.batches, batch_first=True, padding_value=-1)
             padded = F.pad(padded, (0, size - padded.shape[1]), value=-1)
             rows[:steps, number] = torch.where(padded < 0, padded[:, :1], padded)
             if self.one_array:
                 rows[:, number] = plan.client.data.index[rows[:, number]]
         weights = (torch.arange(size) < sizes.unsqueeze(-1)).float()
-        return StepInputs(rows, weights, sizes, keys)
+        return StepInputs(rows, weights, sizes, keys, rates)
 
     def _batch(self, step: int, rows: Tensor, weights: Tensor) -> Batch:
         """The batches of all clients in a step, each tensor [clients, ...], for rows and weights [clients, batch]."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from protofed.engines.engine import ORDINARY, Clients, Report, RoundPlan
 from protofed.engines.loop import Loop
 from protofed.engines.replay import PATIENCE, Replayed
-from protofed.engines.stack_training import Step, Trainee, train_together, tree_shapes
+from protofed.engines.stack_training import Step, Trainee, train_together
+from protofed.engines.trees import tree_shapes
 from protofed.training import as_trained
 
 if TYPE_CHECKING:

@@ -96,6 +96,7 @@ class Config:
                 from_python = {GIVEN: GivenInPython}
             else:
                 check_name("data.name", data.name, SOURCES, problems)
+        problems += train.contradictions() if (train := sections["train"]) else []
         if (scoring := sections["eval"]) and (run := sections["run"]) and run.seconds and scoring.personal:
             problems.append(
                 "run.seconds: cannot be used together with eval.personal, which scores each client's model in the last "

@@ -1,7 +1,8 @@
 """Pre-training: an encoder is trained centrally on the images of one or several datasets, for use in `data.encoder`.
 
 Every epoch is one round of a single client that has all images, so that `training.train_client` does the training. For
-this reason the momentum restarts in every epoch. The learning rate falls from epoch to epoch along a cosine.
+this reason the momentum restarts in every epoch. The learning rate falls from epoch to epoch along a cosine, unless
+[train] has another schedule.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from protofed.data.images import IMAGENET_MEAN, IMAGENET_STD, in_colour
 from protofed.data.sources import SOURCES
 from protofed.engines.scoring import tally
 from protofed.engines.threads import threads
-from protofed.errors import UserError, did_you_mean
+from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.folder import must_be_new, uninterrupted, write_atomically
 from protofed.experiment.members import build_nets, dataset_title, load_net_weights
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from protofed.experiment.config import Config
     from protofed.experiment.encoder import Say
     from protofed.net import Net
+    from protofed.training import TrainSection
 
 
 @dataclass(frozen=True)
@@ -168,14 +170,23 @@ def train_encoder(config: Config, datasets: Sequence[Dataset], num_threads: int,
     return Pretrained(model, accuracy, majority, json.dumps(about))
 
 
+def _with_cosine(training: TrainSection) -> TrainSection:
+    """The [train] section with a cosine over all epochs in place of the default schedule."""
+    if training.schedule != "exponential" or training.decay < 1 or not training.epochs:
+        return training
+    with_cosine = replace(training, schedule="cosine", decay_rounds=training.epochs)
+    if problems := with_cosine.contradictions():
+        raise ConfigError(problems)
+    return with_cosine
+
+
 def train_epochs(config: Config, net: Net, examples: Examples, say: Say) -> Params:
     """The parameters after all epochs. Every epoch is reported in a line."""
-    training, seed = config.train, config.run.seed
+    training, seed = _with_cosine(config.train), config.run.seed
     params, begin = Client(net, seed, 0, 0, 1, examples).fresh_params(), perf_counter()
     for epoch in range(training.epochs):
-        this_epoch = replace(training, lr=training.lr * _cosine(epoch, training.epochs))
         client = Client(net, seed, epoch, 0, 1, examples)
-        outcome = train_client(Local(), client, examples, params, (), (), (Phase(1),), this_epoch)
+        outcome = train_client(Local(), client, examples, params, (), (), (Phase(1),), training)
         loss = float(sum(outcome.terms.values())) / max(1.0, outcome.examples_seen)
         if not math.isfinite(loss) or not all(torch.isfinite(value).all() for value in outcome.params.values()):
             raise UserError(
@@ -184,19 +195,10 @@ def train_epochs(config: Config, net: Net, examples: Examples, say: Say) -> Para
         params, seconds = outcome.params, perf_counter() - begin
         seconds_left = seconds / (epoch + 1) * (training.epochs - epoch - 1)
         say(
-            f"epoch {epoch + 1}/{training.epochs}  loss {loss:.3f}  lr {this_epoch.rate(epoch):.4g}  "
+            f"epoch {epoch + 1}/{training.epochs}  loss {loss:.3f}  lr {training.rate(epoch):.4g}  "
             f"time {duration(seconds)}  left {duration(seconds_left)}"
         )
     return params
-
-
-def _cosine(epoch: int, epochs: int) -> float:
-    """The factor of the learning rate in an epoch: 1 in the first, near 0 in the last.
-
-    >>> [round(_cosine(epoch, 4), 3) for epoch in range(4)]
-    [1.0, 0.854, 0.5, 0.146]
-    """
-    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
 def accuracy_among_own_classes(net: Net, params: Params, data: Dataset, first: int) -> float:

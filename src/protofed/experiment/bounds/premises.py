@@ -20,9 +20,11 @@ def common_premises(config: Config, members: Members) -> list[str]:
         f'train.optimiser = "{train.optimiser}": the proofs are for plain SGD': train.optimiser != "sgd",
         f"train.momentum = {train.momentum:g}: the proofs are for plain SGD": train.optimiser == "sgd"
         and train.momentum > 0,
-        f"train.decay = {train.decay:g}: the number of rounds is for a constant learning rate": train.decay < 1,
-        f"train.decay_rounds = {train.decay_rounds}: the number of rounds is for a constant learning rate": (
-            train.decay_rounds > 0
+        f'train.schedule = "{train.schedule}": the number of rounds is for a constant learning rate': (
+            train.rate_changes
+        ),
+        'train.schedule_by = "step": the bounds of a round are for one learning rate; they have the mean': (
+            train.rate_changes and train.schedule_by == "step"
         ),
         f"train.weight_decay = {train.weight_decay:g}: the steps also shrink the weights": train.weight_decay > 0,
         f"train.clip = {train.clip:g}: a clipped gradient is biased": train.clip > 0,

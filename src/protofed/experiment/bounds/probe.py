@@ -132,7 +132,7 @@ def probe_client(
     return ClientProbe(
         number,
         client.num_examples,
-        training.rate(client.round),
+        training.mean_rate(client.round, outcome.steps),
         outcome.steps,
         objective,
         objective._replace(down=method.prepare(next_down), kept=next_kept),

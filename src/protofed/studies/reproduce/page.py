@@ -215,11 +215,12 @@ def _verdict(found: Orderings, opening: str) -> list[str]:
 
 def unfinished_note(results: Sequence[CellResult], seeds: int) -> list[str]:
     """A sentence about runs that are missing; [] if there are none."""
-    missing = sum(max(0, seeds - len(result.runs)) for result in results)
+    wanted = [result.cell.num_seeds(seeds) for result in results]
+    missing = sum(max(0, number - len(result.runs)) for number, result in zip(wanted, results, strict=True))
     if not missing:
         return []
     return [
-        f"This table is not finished: {missing} of {seeds * len(results)} figures (cells times seeds) are missing. A "
+        f"This table is not finished: {missing} of {sum(wanted)} figures (cells times seeds) are missing. A "
         "number in brackets is the number of seeds of a cell that has fewer than others."
     ]
 

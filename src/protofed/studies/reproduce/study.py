@@ -33,6 +33,11 @@ class Cell:
     paper: str = ""  # the paper's figure, "95.04 ± 6.48"; "" if the paper does not have this cell
     figure: str = BY_HEAD  # a path in result.json, or "last N." or "round N." and a column of rounds.jsonl, or measured
     percent: bool = True  # whether the figure is shown in percent
+    most_seeds: int = 0  # the number of seeds if it is smaller than that of the study's other cells; 0: it is not
+
+    def num_seeds(self, seeds: int) -> int:
+        """The number of seeds of this cell in a study with this number of seeds."""
+        return min(seeds, self.most_seeds) if self.most_seeds else seeds
 
     def all_words(self, changes: Sequence[str]) -> list[str]:
         """The cell's words and these changes to them. The last word for a key counts."""
@@ -110,7 +115,9 @@ class Study:
                 raise UserError(f'--only {pattern}: no cell matches. Use * for any text, for example "{names[0]}".')
         by_folder: dict[Path, SweepRun] = {}
         for seed in range(seeds):
-            missing = [cell for cell in self.chosen(quick) if (cell, seed) not in (kept or {})]
+            missing = [
+                cell for cell in self.chosen(quick) if seed < cell.num_seeds(seeds) and (cell, seed) not in (kept or {})
+            ]
             central = [cell for cell in self.chosen(quick) if self.central and cell.words == self.central.words]
             for cell in dict.fromkeys([*missing, *(central if missing else ())]):
                 job = cell.job(root, seed, self.changes(quick))
