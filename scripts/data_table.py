@@ -11,7 +11,7 @@ from pathlib import Path
 
 from series import result_of
 
-from protofed.experiment.members import dataset_title
+from protofed.experiment.wording import dataset_title
 
 NWAY = "partition.shots=40 train.batch=32 train.lr=0.02 train.momentum=0.9 run.rounds=15"
 RUNS = {

@@ -20,7 +20,7 @@ from series import result_of
 from protofed import Result, measure
 from protofed.experiment.bounds.monitor import read_bounds
 from protofed.pictures.bound_curves import bound_picture
-from protofed.pictures.runs import FinishedRun
+from protofed.experiment.stored import StoredRun
 from protofed.pictures.style import write_picture
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -150,7 +150,7 @@ def main(runs: Path, names: Sequence[str]) -> None:
         kept[name] = kept_run(folder, name)
         picture = DOCS / "pictures" / f"bounds-{name}.png"
         if name in ("digits", "digits-small", "mnist"):
-            write_picture(bound_picture([FinishedRun.load(folder)]), picture)
+            write_picture(bound_picture([StoredRun.load(folder)]), picture)
     write_kept({name: kept[name] for name in RUNS if name in kept})
     for name in names or RUNS:
         print(f"{name}: {kept[name]['command']}\n{kept[name]['verdict']}\n\n{table(kept[name]['rows'])}")

@@ -74,7 +74,7 @@ def test_compare_puts_runs_side_by_side(protofed):
     assert listed[1]["accuracy"]["prototype"] is None
     protofed("run", *FAST, "--quiet", "--set", "net.hidden=[9]", "--out", "small")
     assert "Careful" not in protofed("compare", "fedproto", "small")[1]  # other nets, the same data
-    protofed("run", *FAST, "--quiet", "--set", "run.seed=1", "--out", "other")
+    protofed("run", *FAST, "--quiet", "--set", "partition.shots=9", "--out", "other")
     assert "Careful: these runs have different partitions of the data." in protofed("compare", "fedproto", "other")[1]
 
 
@@ -82,7 +82,7 @@ def test_compare_says_what_is_not_a_run(protofed, tmp_path):
     (tmp_path / "empty").mkdir()
     assert (
         protofed("compare", "nowhere")[2]
-        == "protofed: There is no folder nowhere. Give folders that `protofed run --out` wrote.\n"
+        == "protofed: There is no folder nowhere. Give folders that `protofed run --out` or a sweep wrote.\n"
     )
     assert "empty is not a run folder" in protofed("compare", "empty")[2]
 
@@ -161,7 +161,7 @@ def test_a_full_disk_is_a_message(protofed, monkeypatch):
 
 def test_help_tells_of_every_argument(protofed):
     assert "Experiment file (TOML)." in protofed("run", "--help")[1]
-    assert "Folders of finished runs." in protofed("compare", "--help")[1]
+    assert "Run folders, or folders of sweeps" in protofed("compare", "--help")[1]
 
 
 def test_list_of_everything_and_of_nothing(protofed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,13 +19,16 @@ from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import read_bounds
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
+from protofed.experiment.groups import group_by_setting, titles
 from protofed.experiment.run import run
+from protofed.experiment.stored import StoredRun
 from protofed.measures.intervals import SettingRow, read_sweep, settings_as_json
 from protofed.measures.question import state_with_data
+from protofed.methods import METHODS
 from protofed.methods.fednh import FedNH
 from protofed.pictures import bands, blocks, catalogue, clients, curves, embedded, scatter, similarity, spiral
 from protofed.pictures.bound_curves import bound_picture
-from protofed.pictures.runs import FinishedRun, group_by_setting, titles
+from protofed.pictures.method_style import METHOD_ORDER, line_styles, method_style
 from protofed.pictures.style import COLOURS, class_style, write_picture
 
 SMALL = ["run.rounds=3", "data.clients=4", "engine.workers=1"]
@@ -68,10 +72,10 @@ def draw(monkeypatch, capsys, folder):
     return call
 
 
-def of(rounds: list[dict], *words: str, rows: list[dict] | None = None) -> FinishedRun:
+def of(rounds: list[dict], *words: str, rows: list[dict] | None = None) -> StoredRun:
     """A run that only says that it has been."""
     config = Config.load(None, list(words))
-    return FinishedRun(Path("x"), config, {"dataset": config.data.name, "clients": 4}, rounds, rows or [])
+    return StoredRun(Path("x"), config.table(), {"dataset": config.data.name, "clients": 4}, rounds, rows or [])
 
 
 SHOWN = {
@@ -150,6 +154,96 @@ def test_a_file_is_not_written_over_and_must_be_a_picture(draw, tmp_path):
     assert "must end in .png" in draw("local", "--what", "curves", "--out", str(tmp_path / "x.gif"))[2]
 
 
+def test_publishers_accept_the_fonts(draw, tmp_path):
+    """TrueType (42) instead of Type 3 in PDF, text as text in SVG."""
+    for ending in ("pdf", "svg"):
+        assert draw("fedproto", "fedavg", "--what", "curves", "--out", str(tmp_path / f"x.{ending}"))[0] == 0
+    pdf = (tmp_path / "x.pdf").read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+    assert ">fedproto</text>" in (tmp_path / "x.svg").read_text()
+
+
+def test_size_title_names_and_limits_are_the_users(draw, tmp_path):
+    words = ["fedproto", "fedavg", "--what", "curves", "--by", "head,global", "--out", str(tmp_path / "x.svg")]
+    code, _, err = draw(
+        *words, "--width", "5", "--height", "2.5", "--title", "", "--label", "fedproto=Ours", "--ylim=0,80"
+    )
+    assert (code, err) == (0, "")
+    text = (tmp_path / "x.svg").read_text()
+    sizes = [float(size) / 72 for size in re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', text).groups()]
+    assert sizes == pytest.approx([5, 2.5], abs=0.1)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", text)
+    assert {"Ours", "fedavg", "fedavg, the server's model", "80"} <= set(texts)
+    assert not {"fedproto", "digits", "100"} & set(texts)
+    assert "already exists" in draw(*words)[2]
+    assert draw(*words, "--force")[0] == 0
+    assert (
+        '--label: there is no "fedavgg" in the picture. Did you mean "fedavg"'
+        in draw(*words, "--force", "--label", "fedavgg=X")[2]
+    )
+    assert "--label x: must look like NAME=TEXT" in draw(*words, "--force", "--label", "x")[2]
+    assert "--ylim: got 5; must be two numbers" in draw(*words, "--force", "--ylim=5")[2]
+    assert "--ylim: got 5,1; the first must be smaller" in draw(*words, "--force", "--ylim=5,1")[2]
+    assert "--width: got 0.1; must be from 1 to 40 inches." in draw(*words, "--force", "--width", "0.1")[2]
+
+
+def test_a_picture_that_fails_leaves_no_file(draw, tmp_path, monkeypatch):
+    real = Path.open
+
+    def full(self, mode="r", *args, **options):
+        if "w" in mode and self.name.startswith(".x.png"):
+            real(self, mode, *args, **options).close()
+            raise OSError(28, "No space left on device", str(self))
+        return real(self, mode, *args, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    code, _, err = draw("local", "--what", "curves", "--out", str(tmp_path / "x.png"))
+    assert code == 1
+    assert "No space left on device" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_method_has_its_colour_and_mark_in_every_picture():
+    assert set(METHOD_ORDER) == set(METHODS)
+    pairs = {method_style(name)[:2] for name in METHODS}
+    assert len(pairs) == len(METHODS)
+    assert method_style("./mine.py:Mine") == method_style("./mine.py:Mine")
+    assert method_style("./mine.py:Mine")[:2] not in pairs
+    alone = line_styles(["local"], {"local": "local"})
+    among = line_styles(["fedavg", "local", "x"], {"fedavg": "fedavg", "local": "local"})
+    assert alone["local"] == among["local"] == method_style("local")
+    many = line_styles(list("abcdef"), dict.fromkeys("abcdef", "fedavg"))
+    assert len({style[0] for style in many.values()}) == 6  # shades of one colour
+    assert {style[1] for style in many.values()} == {method_style("fedavg").mark}
+
+
+def test_long_names_of_curves_are_shortened():
+    runs = [
+        of([], f"train.lr={lr}", f"train.batch={batch}", f"train.epochs={lr * 10:.0f}")
+        for lr, batch in ((0.1, 4), (0.2, 8))
+    ]
+    assert list(group_by_setting(runs)) == ["fedproto, epochs=1, ...", "fedproto, epochs=2, ..."]
+    runs = [of([]), of([], "partition.name=dirichlet", "partition.alpha=0.3")]
+    assert list(group_by_setting(runs)) == ["fedproto, nway", "fedproto, dirichlet"]
+
+
+def test_a_run_that_goes_on_is_drawn_and_marked(folder, tmp_path, draw):
+    shutil.copytree(folder / "fedavg", tmp_path / "going")
+    for name in ("result.json", "clients.csv"):
+        (tmp_path / "going" / name).unlink()
+    lines = (tmp_path / "going" / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "going" / "rounds.jsonl").write_text("".join(lines[:2]) + lines[2][:20])  # the third is being written
+    with Folder(tmp_path / "going").locked():
+        running = StoredRun.load(tmp_path / "going")
+        assert draw(str(tmp_path / "going"), "--what", "curves", "--out", str(tmp_path / "x.svg"))[0] == 0
+    assert running.unfinished == "running, round 2 of 3"
+    assert running.summary["accuracy"]["head"]["mean"] == json.loads(lines[1])["accuracy_head"]
+    assert StoredRun.load(tmp_path / "going").state == "stopped"
+    assert ">fedavg (running, round 2 of 3)</text>" in (tmp_path / "x.svg").read_text()
+    assert "has not finished" in draw(str(tmp_path / "going"), "--what", "pca", "--out", str(tmp_path / "y.png"))[2]
+
+
 @pytest.mark.parametrize(("name", "what"), [("fedproto", "pca"), ("fedproto", "partition"), ("fedbabu", "pca")])
 def test_a_run_of_other_data_is_noticed(draw, folder, tmp_path, name, what):
     shutil.copytree(folder / name, tmp_path / "run")  # fedbabu tunes its models, so that it loads data by itself
@@ -163,7 +257,7 @@ def test_a_run_of_other_data_is_noticed(draw, folder, tmp_path, name, what):
 @pytest.mark.parametrize("what", ["tsne", "embeddings"])
 def test_the_same_folder_gives_the_same_picture(folder, tmp_path, what):
     for name in ("a.svg", "b.svg"):
-        shown = catalogue.PICTURES[what].draw([FinishedRun.load(folder / "fedproto")], catalogue.DrawOptions())
+        shown = catalogue.PICTURES[what].draw([StoredRun.load(folder / "fedproto")], catalogue.DrawOptions())
         write_picture(shown, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
@@ -244,7 +338,7 @@ def test_each_term_of_the_loss_has_its_panel():
 def test_strips_have_every_client_that_was_tested():
     rows = [{"accuracy_head": 0.5, "accuracy_prototype": None}, {"accuracy_head": 1.0}, {"accuracy_head": None}]
     found = clients.client_accuracies([of([], rows=rows), of([], "run.seed=1", rows=rows[:1])])
-    assert {title: values.tolist() for title, values in found.items()} == {"fedproto": [50, 100, 50]}
+    assert {title: values.tolist() for title, (_, values) in found.items()} == {"fedproto": [50, 100, 50]}
 
 
 def test_attention_is_in_equal_shares_and_stands_with_its_client():
@@ -275,25 +369,25 @@ def test_the_data_that_have_superclasses_name_them():
 
 
 def test_prototypes_of_fednh_are_the_rows_of_its_head(folder):
-    result = FinishedRun.load(folder / "fednh").result()
+    result = StoredRun.load(folder / "fednh").result()
     rows = embedded.server_prototypes(result)
     assert torch.equal(rows.mean[:, 0], result.state.server.params["head.out.weight"])
     assert torch.allclose(rows.mean.norm(dim=-1), torch.ones(10, 1))
 
 
 def test_without_prototypes_the_similarity_is_that_of_the_rows_of_the_shared_head(folder):
-    played = FinishedRun.load(folder / "fedavg")
+    played = StoredRun.load(folder / "fedavg")
     (panel,) = similarity.similarity_panels([played], ())
     rows = played.result().state.server.params["head.out.weight"].double()
     expected = [[float(a @ b / a.norm() / b.norm()) for b in rows] for a in rows]
     np.testing.assert_allclose(panel.cosines, expected, atol=1e-6)
     assert panel.title == "fedavg on digits: rows of the shared head"
-    (own,) = similarity.similarity_panels([FinishedRun.load(folder / "fednh")], ())
+    (own,) = similarity.similarity_panels([StoredRun.load(folder / "fednh")], ())
     assert own.title == "fednh on digits"
 
 
 def test_the_similarity_of_a_client_is_that_of_its_own_head(folder):
-    played = FinishedRun.load(folder / "local")
+    played = StoredRun.load(folder / "local")
     first, third = similarity.similarity_panels([played], (0, 2))
     for panel, client in ((first, 0), (third, 2)):
         unit = torch.nn.functional.normalize(played.result().state.kept[client].params["head.out.weight"])
@@ -318,7 +412,7 @@ def test_blocks_are_of_the_most_and_the_least_similar_superclasses_or_of_named_c
 
 def test_embeddings_of_named_classes_are_shown_for_every_client(folder):
     """FedNH's Fig. 6: also for a client that does not hold them, which then has no mean of its own."""
-    played = FinishedRun.load(folder / "fedproto")
+    played = StoredRun.load(folder / "fedproto")
     panels = embedded.embed_clients(played, "x", (0, 1, 2, 3), ["3", "5"])
     members = state_with_data(played.result()).members
     count = int(torch.isin(members.balanced[0].labels, torch.tensor([3, 5])).sum())
@@ -334,7 +428,7 @@ def test_embeddings_of_named_classes_are_shown_for_every_client(folder):
 
 
 def test_inputs_are_all_training_examples_and_the_test_set(folder):
-    played = FinishedRun.load(folder / "spiral")
+    played = StoredRun.load(folder / "spiral")
     members = state_with_data(played.result()).members
     panel = spiral.input_panel("x", members.train)
     assert panel.z.shape == (300, 2)
@@ -349,7 +443,7 @@ def test_inputs_are_all_training_examples_and_the_test_set(folder):
 
 def test_where_only_directions_count_each_class_has_a_circle(folder):
     """fednh compares unit vectors: class k of 6 is at radius 1 - k / 10. Other embeddings are drawn as they are."""
-    state = state_with_data(FinishedRun.load(folder / "spiral").result())
+    state = state_with_data(StoredRun.load(folder / "spiral").result())
     net, params, test = state.members.nets[0], state.model(0).params, state.members.balanced[0]
     z, y = net.features(params, test)
     plain = spiral.embedding_panel("x", state.config.method, net, params, test)
@@ -361,7 +455,7 @@ def test_where_only_directions_count_each_class_has_a_circle(folder):
 
 
 def test_embeddings_are_of_each_clients_own_test_set_and_model(folder):
-    played = FinishedRun.load(folder / "fedproto")
+    played = StoredRun.load(folder / "fedproto")
     shown, state = embedded.embed_all_clients(played, "x"), state_with_data(played.result())
     members = state.members
     for number in range(4):
@@ -376,7 +470,7 @@ def test_embeddings_are_of_each_clients_own_test_set_and_model(folder):
 
 
 def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder):
-    played = FinishedRun.load(folder / "fedavg")
+    played = StoredRun.load(folder / "fedavg")
     state = state_with_data(played.result())
     mine, yours = (embedded.client_params(state, number) for number in (0, 1))
     assert not torch.equal(mine["head.out.weight"], yours["head.out.weight"])
@@ -385,14 +479,14 @@ def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder)
 
 def test_the_tsne_of_fedproto_shows_local_prototypes_around_the_global_ones(tmp_path):
     run(Config.load(None, ["run.rounds=20", "method.pull=5", "data.clients=8", "train.lr=0.1"]), tmp_path / "run")
-    shown = embedded.embed_all_clients(FinishedRun.load(tmp_path / "run"), "x")
+    shown = embedded.embed_all_clients(StoredRun.load(tmp_path / "run"), "x")
     (flat,) = scatter.project_panels([shown], scatter.project_by_tsne)
     apart = np.linalg.norm(flat.local.z[:, None] - flat.shared.z, axis=-1)
     assert (flat.shared.y[apart.argmin(1)] == flat.local.y).mean() > 0.9
 
 
 def test_scaled_prototypes_are_not_put_among_embeddings(folder):
-    assert len(embedded.embed_all_clients(FinishedRun.load(folder / "protomargin"), "x").shared.y) == 0
+    assert len(embedded.embed_all_clients(StoredRun.load(folder / "protomargin"), "x").shared.y) == 0
 
 
 def test_pca_keeps_distances_in_the_plane_and_always_the_same_signs():
@@ -426,7 +520,7 @@ def test_seventy_classes_look_different():
 
 
 def test_margins_are_those_of_the_traced_prototypes(folder):
-    own = FinishedRun.load(folder / "fedproto")
+    own = StoredRun.load(folder / "fedproto")
     (line,) = curves.margin_curves([own]).axes[0].lines
     last = Folder(folder / "fedproto").trace()[-1][1]
     held = last.mean[last.support[:, 0] > 0, 0]
@@ -437,7 +531,7 @@ def test_margins_are_those_of_the_traced_prototypes(folder):
 @pytest.mark.parametrize(("name", "panels"), [("fedproto", 4), ("fednh", 3), ("mpfedcl", 4)])
 def test_bounds_are_those_of_the_file(folder, name, panels):
     rows = read_bounds(folder / name)
-    picture = bound_picture([FinishedRun.load(folder / name)])
+    picture = bound_picture([StoredRun.load(folder / name)])
     assert len(picture.axes) == panels
     measured = picture.axes[0].lines[0]
     last = [row["change"] for row in rows if row["round"] == rows[-1]["round"]]

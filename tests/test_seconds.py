@@ -13,16 +13,17 @@ import torch
 from rich.console import Console
 
 import protofed
-from protofed.cli.compare import collect
 from protofed.cli.screen import Screen, run_verdict
 from protofed.errors import ConfigError, UserError
 from protofed.experiment.checkpoint import checkpoint_names
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
+from protofed.experiment.groups import group_by_setting
 from protofed.experiment.run import run
+from protofed.experiment.stored import StoredRun
 from protofed.experiment.watchers import Watcher
 from protofed.messages import flatten
-from protofed.pictures.runs import FinishedRun, group_by_setting
+from protofed.studies.comparison import compare
 from protofed.studies.sweep import finish_run
 
 
@@ -173,8 +174,8 @@ def test_a_sweep_takes_it_as_finished_and_another_budget_as_another_experiment(t
 def test_runs_with_other_budgets_are_other_settings_and_curves(tmp_path):
     for seconds in (5.0, 9.0):
         run(table(seconds=seconds), tmp_path / f"{seconds:g}")
-    assert len({result["setting"] for result in collect([tmp_path / "5", tmp_path / "9"])}) == 2
-    names = group_by_setting([FinishedRun.load(tmp_path / name) for name in ("5", "9")])
+    assert len({result["setting"] for result in compare(tmp_path / "5", tmp_path / "9").as_json()}) == 2
+    names = group_by_setting([StoredRun.load(tmp_path / name) for name in ("5", "9")])
     assert list(names) == ["fedproto, seconds=5.0", "fedproto, seconds=9.0"]
 
 

@@ -13,28 +13,34 @@ from pathlib import Path
 
 import pytest
 
-from protofed.cli.compare import by_setting
 from protofed.errors import UserError
+from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
+from protofed.experiment.stored import StoredRun
 from protofed.measures.intervals import Interval, SettingRow, paired
 from protofed.pictures.style import write_picture
-from protofed.pictures.sweep_plot import axis_positions, draw_sweep
-from protofed.studies import sweep
+from protofed.pictures.sweep_plot import draw_sweep
+from protofed.studies import plan, sweep
+from protofed.studies.comparison import Comparison
 from test_cli import protofed as command  # noqa: F401
 
 SMALL = ["--set", "run.rounds=2", "--set", "data.clients=3"]
 
 
 def test_a_grid_is_every_combination_the_first_key_changing_slowest():
-    assert sweep.grid_settings(["a.b=1,2", 'c.d="x"']) == ['a.b=1 c.d="x"', 'a.b=2 c.d="x"']
-    assert sweep.grid_settings(["net.hidden=[8,8],[4]", "a.b=0"]) == ["net.hidden=[8,8] a.b=0", "net.hidden=[4] a.b=0"]
-    assert sweep.grid_settings([]) == [""]
+    assert plan.grid_settings(["a.b=1,2", 'c.d="x"']) == [("a.b=1", 'c.d="x"'), ("a.b=2", 'c.d="x"')]
+    assert plan.grid_settings(["net.hidden=[8,8],[4]", "a.b=0"]) == [
+        ("net.hidden=[8,8]", "a.b=0"),
+        ("net.hidden=[4]", "a.b=0"),
+    ]
+    assert plan.grid_settings(['a.b="x, y",z']) == [('a.b="x, y"',), ("a.b=z",)]
+    assert plan.grid_settings([]) == [()]
 
 
 @pytest.mark.parametrize("word", ["method.pull", "pull=1,2", "method.pull="])
 def test_a_word_that_is_no_grid_is_said(word):
     with pytest.raises(UserError, match=r"must look like section\.key=a,b,c"):
-        sweep.grid_settings([word])
+        plan.grid_settings([word])
 
 
 def test_an_interval_by_hand():
@@ -66,9 +72,18 @@ def test_the_best_setting_is_chosen_on_validation_and_never_on_tests():
     assert sweep.best_setting([SettingRow("a.b=1", {"by head": {0: 1.0}})]) is None
 
 
-def test_values_stand_on_the_axis_where_they_are_or_side_by_side():
-    assert axis_positions(["0", "0.5", "4"]) == {"0": 0.0, "0.5": 0.5, "4": 4.0}
-    assert axis_positions(["fedavg", "local"]) == {"fedavg": 0.0, "local": 1.0}
+def drawn(settings: list[str]) -> tuple[list[list[float]], list[str]]:
+    """The x positions of the lines and points of a sweep's first panel, and how they are joined."""
+    rows = [SettingRow(name, {"by head": {0: 0.5, 1: 0.6}}) for name in settings]
+    axis = draw_sweep(rows).axes[0]
+    joined = [container.lines[0] for container in axis.containers]
+    return [line.get_xdata().tolist() for line in joined], [line.get_linestyle() for line in joined]
+
+
+def test_numbers_are_joined_where_they_are_and_categories_are_points_side_by_side():
+    assert drawn(["a.b=0", "a.b=0.5", "a.b=4"]) == ([[0.0, 0.5, 4.0]], ["-"])
+    assert drawn(["method.name=fedavg", "method.name=local"]) == ([[0.0], [1.0]], ["None", "None"])
+    assert drawn(["FedAvg", "Local only"]) == ([[0.0], [1.0]], ["None", "None"])
 
 
 def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
@@ -93,20 +108,47 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
     other = command(*words[:5], *SMALL, "--set", "train.lr=0.3", "--out", "s")
     assert other[0] == 2
     assert "holds a run of another experiment" in other[2]
-    runs = [str(tmp_path / "s" / f"method.pull={pull}" / f"seed-{seed}") for pull in (0, 2) for seed in (0, 1)]
+    runs = [str(tmp_path / "s" / f"method.pull={pull}" / f"seed-{seed}") for seed in (0, 1) for pull in (0, 2)]
     code, out, _ = command("compare", *runs)
-    assert "method.pull=2" in out
+    assert "fedproto, pull=2" in out
     assert "mean over seeds" in out
+    assert command("compare", "s")[1] == out  # the folder of a sweep stands for its runs
+    latex = command("compare", "s", "--format", "latex")[1]
+    assert r"\begin{tabular}{lrrrrr}" in latex
+    assert command(*words, "--format", "csv")[1].startswith("setting,by head,by head ±,")
+    assert command("draw", "s", "--what", "curves", "--out", "c.png")[0] == 0
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "s"], "sweep needs --grid section.key=a,b,c and --out FOLDER."),
-        (["--grid", "method.pull=0,1"], "sweep needs --grid section.key=a,b,c and --out FOLDER."),
+        (["--out", "s"], "sweep needs settings to compare: --grid section.key=a,b,c, --runs A.toml,B.toml, or a FILE"),
+        (["--grid", "method.pull=0,1"], "sweep needs --out FOLDER, for its runs."),
         (["--grid", "method.pul=0,1", "--out", "s"], 'method.pul: unknown key. Did you mean "pull"?'),
-        (["--grid", "method.pull=1,1", "--out", "s"], "--grid: a key lists the same value twice."),
-        (["--grid", "run.seed=1,2", "--out", "s"], "--grid run.seed=1,2: the seeds are chosen by --seeds N"),
+        (
+            ["--grid", "run.seed=1,2", "--out", "s"],
+            "--grid run.seed=1,2: the seeds are chosen by --seeds. Use --seeds 1,2.",
+        ),
+        (
+            ["--grid", "method.pull=0,1", "--set", "run.seed=4", "--out", "s"],
+            "--set run.seed=4: the seeds of a sweep are",
+        ),
+        (
+            ["--grid", "method.pull=0,1", "--seeds", "0,x", "--out", "s"],
+            "--seeds: got 0,x; must be the number of seeds",
+        ),
+        (["--grid", "method.pull=0,1", "--seeds", "2,2", "--out", "s"], "--seeds: got [2, 2]; must be the number of"),
+        (["--grid", "method.pull=0,1", "--seeds", "0", "--out", "s"], "--seeds: got 0; must be the number of seeds"),
+        (
+            ["--grid", "method.pull=1,-5,x", "--out", "s"],
+            "2 problems:\n  - method.pull=-5: method.pull: got -5; must be 0 or more\n  - method.pull=x: method.pull: got",
+        ),
+        (
+            ["--grid", "method.name=fedproto,fedavg", "--set", "method.pull=0.5", "--out", "s"],
+            "method.name=fedavg: method.pull: unknown key.",
+        ),
+        (["x.toml", "--runs", "a.toml", "--out", "s"], "--runs has the experiment files of the sweep: leave FILE out"),
+        (["--runs", "nowhere.toml", "--out", "s"], "There is no experiment file nowhere.toml."),
         (
             ["--grid", "method.pull=1", "--grid", "method.pull=2", "--out", "s"],
             "--grid method.pull=2: method.pull is given twice.",
@@ -132,26 +174,162 @@ def test_what_is_wrong_with_one_run_is_said_at_once(command, tmp_path):  # noqa:
     assert not (tmp_path / "s" / "method.pull=2" / "seed-0" / "result.json").exists()
 
 
-def test_runs_of_one_setting_are_put_together():
-    def result(method: str, seed: int, share: float) -> dict:
-        spread = {"mean": share, "std": 0.0}
-        return {
-            "run": f"runs/{method}/{seed}",
-            "method": method,
-            "seed": seed,
-            "setting": method,
-            "best": None,
-            "accuracy": {"head": spread, "prototype": None},
-            "global": {"accuracy": None},
-        }
+def stored(method: str, seed: int, share: float, *words: str) -> StoredRun:
+    """A run that only says that it has been."""
+    spread = {"mean": share, "std": 0.0}
+    summary = {
+        "method": method,
+        "dataset": "digits",
+        "seed": seed,
+        "rounds": 50,
+        "best": None,
+        "majority": None,
+        "accuracy": {"head": spread, "prototype": None},
+        "global": {"accuracy": None},
+        "personal": {},
+        "cost": {"up_params": 1, "up_bytes": 4, "down_bytes": 4},
+        "seconds": {"total": 1.0},
+    }
+    config = Config.load(None, [f"method.name={method}", f"run.seed={seed}", *words])
+    return StoredRun(Path(f"runs/{method}/{seed}"), config.table(), summary, [], [])
 
-    rows = by_setting(
-        [result("local", 0, 0.5), result("local", 1, 0.7), result("fedavg", 0, 0.6), result("fedavg", 1, 0.8)]
-    )
+
+def test_runs_of_one_setting_are_put_together():
+    runs = [stored("local", 0, 0.5), stored("local", 1, 0.7), stored("fedavg", 0, 0.6), stored("fedavg", 1, 0.8)]
+    rows = Comparison(runs).rows
     assert [row.setting for row in rows] == ["local", "fedavg"]
     assert rows[0].interval("by head").mean == pytest.approx(0.6)
     assert rows[1].compared_with(rows[0], "by head").mean == pytest.approx(0.1)
-    assert by_setting([result("local", 0, 0.5), result("fedavg", 0, 0.5)]) == []
+    assert Comparison([stored("local", 0, 0.5), stored("fedavg", 0, 0.5)]).rows == []
+
+
+def test_runs_with_other_numbers_of_rounds_are_other_settings():
+    runs = [stored("local", 0, 0.5), stored("local", 1, 0.7), stored("local", 2, 0.1, "run.rounds=5")]
+    rows = Comparison(runs).rows
+    assert [(row.setting, list(row.figures["by head"])) for row in rows] == [
+        ("local, rounds=50", [0, 1]),
+        ("local, rounds=5", [2]),
+    ]
+
+
+def test_a_run_of_an_older_version_gets_the_defaults_that_it_lacks():
+    old, new = stored("fedavg", 0, 0.5), stored("fedavg", 1, 0.6)
+    del old.settings["train"]["augment"]
+    assert len(Comparison([old, new]).rows) == 1
+
+
+def test_only_what_makes_a_comparison_hard_is_remarked():
+    pair = [stored("local", 0, 0.5), stored("fedavg", 0, 0.5)]
+    assert not any("Careful" in note for note in Comparison(pair).notes)
+    assert "Careful: these runs have different seeds." in Comparison([*pair, stored("local", 1, 0.5)]).notes
+    complete = [*pair, stored("local", 1, 0.5), stored("fedavg", 1, 0.5)]
+    assert not any("Careful" in note for note in Comparison(complete).notes)
+
+
+def test_the_best_is_bold_where_its_differences_exclude_0():
+    sure = [stored("local", seed, 0.5 + seed / 10) for seed in range(3)]
+    better = [stored("fedavg", seed, 0.55 + seed / 10 + seed / 1000) for seed in range(3)]
+    table = Comparison([*sure, *better]).table
+    assert [row[1].bold for row in table.cells] == [False, True]
+    assert any(note.startswith("Bold: the highest mean") for note in table.notes)
+    noisy = [stored("fedavg", seed, (0.5, 0.9, 0.6)[seed]) for seed in range(3)]
+    table = Comparison([*sure, *noisy]).table
+    assert [row[1].bold for row in table.cells] == [False, False]
+    assert len(table.notes) == 1
+
+
+COMPARED = """
+[run]
+rounds = 2
+[data]
+clients = 3
+[method]
+name = "fedproto"
+distance = "l2"
+[[compare]]
+method.pull = 0.5
+[[compare]]
+label = "FedNH (0.9)"
+method.name = "fednh"
+method.rho = 0.9
+[[compare]]
+method.name = "local"
+"""
+
+
+def test_settings_of_a_file_have_their_own_options(tmp_path):
+    (tmp_path / "c.toml").write_text(COMPARED)
+    runs, notes = plan.plan_sweep(tmp_path / "c.toml", tmp_path / "s", (0, 7), sets=["run.rounds=1"])
+    assert notes == []
+    assert [(run.setting, run.seed) for run in runs[:3]] == [("pull=0.5", 0), ("FedNH (0.9)", 0), ("local", 0)]
+    assert [run.seed for run in runs] == [0, 0, 0, 7, 7, 7]
+    first, second, third = (run.config for run in runs[:3])
+    assert (first.method.pull, first.method.distance, second.method.rho) == (0.5, "l2", 0.9)
+    assert [one.method_name for one in (first, second, third)] == ["fedproto", "fednh", "local"]
+    assert {one.run.rounds for one in (first, second, third)} == {1}
+    assert runs[1].out == tmp_path / "s" / "FedNH+(0.9)" / "seed-0"
+    crossed = plan.plan_sweep(tmp_path / "c.toml", tmp_path / "s", (0,), ["train.lr=0.1,0.2"]).runs
+    assert [run.setting for run in crossed[:3]] == [
+        "pull=0.5 train.lr=0.1",
+        "pull=0.5 train.lr=0.2",
+        "FedNH (0.9) train.lr=0.1",
+    ]
+
+
+def test_files_are_settings(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text(f"[train]\nlr = 0.{ord(name) - 96}\n")
+    settings = plan.file_settings([tmp_path / "a.toml", tmp_path / "b.toml"])
+    runs = plan.plan_sweep(None, tmp_path / "s", (0,), settings=settings).runs
+    assert [(run.setting, run.config.train.lr) for run in runs] == [("a", 0.1), ("b", 0.2)]
+
+
+def test_equal_settings_are_made_once(tmp_path):
+    runs, notes = plan.plan_sweep(None, tmp_path / "s", (0,), ["method.pull=1,1.0,2,1"])
+    assert [run.setting for run in runs] == ["method.pull=1", "method.pull=2"]
+    assert notes == [
+        "method.pull=1.0 is the same experiment as method.pull=1: it is run once.",
+        "method.pull=1 is the same experiment as method.pull=1: it is run once.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[[compare]]\nlabel = 'a'\n[[compare]]\nlabel = 'a'\n",
+            'two settings are called "a". Give each another label',
+        ),
+        ("[[compare]]\nmethod = 'fedavg'\n", 'method = "fedavg" is not a table of keys. Write section.key = value'),
+        ("[[compare]]\nrun.seed = 3\n", "[[compare]] 1: run.seed: the seeds are chosen by --seeds."),
+        ("compare = 3\n", "[[compare]]: must be a list of tables"),
+        ("[[compare]]\nmethod.pul = 1\n[[compare]]\nmethod.name = 'local'\n", "pul=1: method.pul: unknown key."),
+    ],
+)
+def test_wrong_compare_tables_are_said(text, message, tmp_path):
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(UserError) as problem:
+        plan.plan_sweep(tmp_path / "c.toml", tmp_path / "s", (0,))
+    assert message in str(problem.value)
+
+
+def test_a_file_with_compare_tables_is_no_experiment(tmp_path):
+    (tmp_path / "c.toml").write_text(COMPARED)
+    with pytest.raises(UserError, match=r"these are the settings of a sweep. Run the file with `protofed sweep`"):
+        Config.load(tmp_path / "c.toml")
+
+
+def test_a_sweep_does_not_go_into_a_run_or_another_sweep(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("")
+    with pytest.raises(UserError, match=r"run is the folder of a run. Give another --out for the sweep."):
+        plan.plan_sweep(None, tmp_path / "run", (0,), ["method.pull=1,2"])
+    runs = plan.plan_sweep(None, tmp_path / "s", (0,), ["method.pull=1,2"]).runs
+    plan.write_plan(tmp_path / "s", runs)
+    with pytest.raises(UserError, match=r"another sweep: it has method.pull=1, seed 0, which this one has not."):
+        plan.plan_sweep(None, tmp_path / "s", (0,), ["method.pull=2,3"])
+    more = plan.plan_sweep(None, tmp_path / "s", (0, 1), ["method.pull=1,2,3"]).runs  # one that goes on
+    assert len(more) == 6
 
 
 def test_a_grid_of_two_keys_is_drawn(tmp_path):

@@ -13,6 +13,7 @@ import typer
 
 from protofed import __version__
 from protofed.cli.arguments import AsJson, ExperimentFile, Sets, option
+from protofed.cli.compare import compare_command, runs_command
 from protofed.cli.data import data_app
 from protofed.cli.draw import draw_command
 from protofed.cli.measure import measure_command
@@ -98,7 +99,8 @@ def run(
     """Run an experiment and write a run folder."""
     from rich.console import Console
 
-    from protofed.cli.screen import Screen, run_verdict, say
+    from protofed.cli.printing import say
+    from protofed.cli.screen import Screen, run_verdict
     from protofed.experiment.config import Config
     from protofed.experiment.folder import Folder
     from protofed.experiment.run import run as run_experiment
@@ -134,30 +136,6 @@ def _new_run_folder(name: str) -> Path:
 
 
 @app.command()
-def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs.")],
-    as_json: AsJson = False,
-) -> None:
-    """Compare runs: accuracy by head and by prototype, its spread over clients, and cost."""
-    from rich.console import Console
-
-    from protofed.cli.compare import EXPLAINED, by_setting, collect, compare_table, over_seeds, remarks
-    from protofed.cli.screen import say
-
-    results = collect(folders)
-    if as_json:
-        print(json.dumps(results, indent=2))
-        return
-    console = Console()
-    console.print(compare_table(results))
-    for remark in remarks(results):
-        say(console, remark)
-    if rows := by_setting(results):
-        console.print(over_seeds(rows))
-        say(console, EXPLAINED)
-
-
-@app.command()
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="File to write. It must not exist yet.")],
     sets: Sets = None,
@@ -174,6 +152,8 @@ def init(
     print(f"Written to {file}. Edit it, then run: protofed run {shlex.quote(str(file))}")
 
 
+app.command("compare")(compare_command)
+app.command("runs")(runs_command)
 app.add_typer(data_app, name="data")
 app.command("predict")(predict_command)
 app.command("export")(export_command)

@@ -8,6 +8,9 @@ from typing import Annotated, Optional
 
 import typer
 
+from protofed.errors import UserError, did_you_mean
+from protofed.experiment.table import FORMATS
+
 option = partial(typer.Option, show_envvar=False)
 """`typer.Option`, without the words "(env var: 'None')" that click otherwise adds to its error messages."""
 
@@ -27,3 +30,20 @@ Sets = Annotated[
 ]
 Root = Annotated[str, option("--root", help="Folder of the data files. Default: $PROTOFED_DATA.")]
 AsJson = Annotated[bool, option("--json", help="Print JSON.")]
+Format = Annotated[
+    str,
+    option(
+        "--format",
+        metavar="FORMAT",
+        help="How to print the table: text, latex (booktabs), markdown, csv or json (like --json).",
+    ),
+]
+
+
+def chosen_format(format: str, as_json: bool) -> str:
+    """The format of a table that --format and --json ask for."""
+    if format not in FORMATS:
+        raise UserError(f'--format: there is no format "{format}". {did_you_mean(format, FORMATS)}')
+    if as_json and format not in ("text", "json"):
+        raise UserError(f"--json and --format {format}: give one of them.")
+    return "json" if as_json else format

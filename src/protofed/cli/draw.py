@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from protofed.cli.arguments import option
-from protofed.errors import UserError, did_you_mean
+from protofed.errors import UserError
 
 
 def draw_command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of finished runs; for sweep, the folder of a sweep.")
+        list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders of sweeps for all their runs.")
     ],
     what: Annotated[
         str,
@@ -23,7 +24,18 @@ def draw_command(
             "attention, margins, bounds, sweep, inputs or spiral.",
         ),
     ],
-    out: Annotated[Path, option("--out", help="Picture to write, .png, .svg or .pdf. It must not exist yet.")],
+    out: Annotated[Path, option("--out", help="Picture to write: .pdf, .svg or .png.")],
+    force: Annotated[bool, option("--force", help="Replace the picture if it exists.")] = False,
+    width: Annotated[Optional[float], option("--width", help="Width in inches. Default: about 3.4, a column.")] = None,
+    height: Annotated[Optional[float], option("--height", help="Height in inches.")] = None,
+    title: Annotated[Optional[str], option("--title", help='Another title; "" for none.')] = None,
+    label: Annotated[
+        Optional[list[str]],
+        option("--label", metavar="NAME=TEXT", help="Another name in the legend; may be repeated."),
+    ] = None,
+    ylim: Annotated[
+        Optional[str], option("--ylim", metavar="LOW,HIGH", help="Limits of the y axis, as in --ylim=60,100.")
+    ] = None,
     window: Annotated[
         int, option("--window", min=1, help="For curves, losses, cost: rounds of the moving average.")
     ] = 1,
@@ -40,24 +52,49 @@ def draw_command(
         option(
             "--by",
             help="For curves, cost, clients: head, prototype, global, ...; for curves also miou, the server's mIoU, "
-            "miou_objects, miou_head, ...; may be repeated. Default: head, prototype.",
+            "miou_objects, miou_head, ...; for several, repeat --by or use commas. Default: head, prototype.",
         ),
     ] = None,
 ) -> None:
-    """Draw runs as a picture with the width of a printed column.
+    """Draw runs as a picture with the width of a printed column, for papers: fonts are embedded as TrueType.
 
-    In curves, runs that differ only in their seed become one curve with a band.
+    In curves, runs that differ only in their seed become one curve with a band. A method has the same colour and mark
+    in every picture. A run that is still going on is drawn up to its last round.
     """
-    from protofed.experiment.folder import must_be_new
-    from protofed.pictures.catalogue import PICTURES, DrawOptions
-    from protofed.pictures.style import must_be_a_picture, write_picture
+    from protofed.pictures.catalogue import PICTURES
+    from protofed.pictures.drawing import draw
 
-    if what not in PICTURES:
-        raise UserError(f'--what: there is no picture "{what}". {did_you_mean(what, PICTURES)}')
-    must_be_new(out)
-    must_be_a_picture(out)
-    options = DrawOptions(window, tuple(client or ()), tuple(by) if by else DrawOptions().by, tuple(class_name or ()))
-    picture = PICTURES[what].draw([PICTURES[what].load(folder) for folder in folders], options)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_picture(picture, out)
+    ways = [way.strip() for text in by or () for way in text.split(",") if way.strip()]
+    draw(
+        what,
+        *folders,
+        out=out,
+        force=force,
+        window=window,
+        clients=client or (),
+        classes=class_name or (),
+        width=width,
+        height=height,
+        title=title,
+        labels=_labels(label or ()),
+        ylim=_limits(ylim) if ylim else None,
+        **({"by": ways} if ways else {}),
+    )
     print(f"{what}: {PICTURES[what].about}. Written to {out}.")
+
+
+def _labels(words: Sequence[str]) -> dict[str, str]:
+    """The names and their replacements in NAME=TEXT words. A name may have = signs, too: the last one counts."""
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"--label {word}: must look like NAME=TEXT, for example --label fedproto=FedProto.")
+    return {name: text for name, _, text in (word.rpartition("=") for word in words)}
+
+
+def _limits(text: str) -> tuple[float, float]:
+    """The two numbers of LOW,HIGH."""
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise UserError(f"--ylim: got {text}; must be two numbers, for example --ylim=60,100.") from None
+    return low, high

@@ -39,7 +39,7 @@ def pretrain_command(
     """
     from rich.console import Console
 
-    from protofed.cli.screen import say
+    from protofed.cli.printing import say
     from protofed.engines.threads import cores
     from protofed.experiment.config import Config
     from protofed.experiment.options import toml_value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from protofed.cli.arguments import AsJson, option
+from protofed.cli.arguments import AsJson, Format, chosen_format, option
 from protofed.cli.stopping import advice_if_stopped, same_command_continues
 from protofed.errors import UserError, did_you_mean
 
@@ -48,24 +48,27 @@ def reproduce_command(
         option("--only", help='Run only cells whose "ROW, COLUMN" has this form, e.g. "fedavg, *"; can be repeated.'),
     ] = None,
     listed: Annotated[bool, option("--list", help="List every table, figure and theorem of the four papers.")] = False,
+    jobs: Annotated[int, option("--jobs", min=1, help="Number of runs at a time.")] = 2,
+    format: Format = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Reproduce a table or figure of the papers, two runs at a time, and show it next to the published numbers.
+    """Reproduce a table or figure of the papers, several runs at a time, and show it next to the published numbers.
 
     To continue after an interruption, run the same command again. With --kept docs/results/data/NAME.json a table
     that was computed before is shown at once.
     """
-    from rich.console import Console
-
+    from protofed.cli.printing import wide_console
     from protofed.studies.reproduce.papers import ENTRIES
     from protofed.studies.reproduce.partition_table import PARTITION_TABLE
     from protofed.studies.reproduce.studies import STUDIES
 
+    format = chosen_format(format, as_json)
+    console = wide_console(stderr=format != "text")
     if listed or name is None:
-        _show_list(as_json)
+        _show_list(format)
         return
     if name == PARTITION_TABLE:
-        _show_partitions(out, as_json, Console(stderr=as_json))
+        _show_partitions(out, format, console)
         return
     if name not in STUDIES:
         entry = next((entry for entry in ENTRIES if entry.name == name), None)
@@ -75,15 +78,20 @@ def reproduce_command(
     if kept and STUDIES[name].picture:
         raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave --kept out.")
     seeds = seeds or (STUDIES[name].quick_seeds if quick else STUDIES[name].seeds)
-    _run_study(name, quick, seeds, out, kept, finished, only or [], as_json, Console(stderr=as_json))
+    _run_study(name, quick, seeds, out, kept, finished, only or [], jobs, format, console)
 
 
-def _show_list(as_json: bool) -> None:
+def _show_list(format: str) -> None:
     """Print every table and figure with its state."""
+    from protofed.experiment.table import ResultTable
     from protofed.studies.reproduce.papers import ENTRIES
 
-    if as_json:
+    if format == "json":
         print(json.dumps([entry._asdict() for entry in ENTRIES], indent=2))
+        return
+    if format != "text":
+        heads = list(ENTRIES[0]._fields)
+        print(ResultTable(heads, [list(entry) for entry in ENTRIES], labels=len(heads)).render(format))
         return
     width = max(len(entry.name) for entry in ENTRIES)
     for paper in dict.fromkeys(entry.paper for entry in ENTRIES):
@@ -93,9 +101,9 @@ def _show_list(as_json: bool) -> None:
                 print(f"  {entry.name:<{width}}  {entry.shows}\n  {'':<{width}}    {entry.state}: {entry.how}")
 
 
-def _show_partitions(out: Path, as_json: bool, console: Console) -> None:
+def _show_partitions(out: Path, format: str, console: Console) -> None:
     """Write and show the statistics of partitions, which need no runs; --quick and --seeds change nothing."""
-    from protofed.cli.screen import say
+    from protofed.cli.printing import say, show_table
     from protofed.experiment.folder import write_atomically
     from protofed.studies.reproduce import page, partition_table
 
@@ -106,10 +114,11 @@ def _show_partitions(out: Path, as_json: bool, console: Console) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f"{name}.md", ("\n\n".join(parts) + "\n").encode())
     write_atomically(out / f"{name}.json", json.dumps(content, indent=1).encode())
-    if as_json:
-        print(json.dumps(content, indent=1))
+    if format != "text":
+        table = page.screen_table(heads, lines)
+        print(json.dumps(content, indent=1) if format == "json" else table.render(format))
         return
-    console.print(page.rich_table(heads, lines))
+    show_table(console, page.screen_table(heads, lines), break_heads=False)
     for line in (partition_table.PARTITION_NOTE, f"Written to {shlex.quote(str(out))}: {name}.md, {name}.json."):
         say(console, line)
 
@@ -122,11 +131,13 @@ def _run_study(
     kept: Path | None,
     finished: bool,
     only: list[str],
-    as_json: bool,
+    at_a_time: int,
+    format: str,
     console: Console,
 ) -> None:
     """Do the missing runs (not if only what is `finished` is wanted), then write and show the results."""
-    from protofed.cli.screen import Progress, say
+    from protofed.cli.printing import say, show_table
+    from protofed.cli.progress import RunProgress
     from protofed.experiment.folder import write_atomically
     from protofed.pictures.style import write_picture
     from protofed.studies import sweep
@@ -144,11 +155,12 @@ def _run_study(
         say(console, f"{len(kept_figures)} figures are taken from {kept}.")
     if not finished:
         with advice_if_stopped(same_command_continues):
-            sweep.run_all(jobs, Progress(console, jobs).run_ended)
+            with RunProgress(console, jobs, at_a_time) as progress:
+                sweep.run_all(jobs, progress.run_ended, at_a_time, progress.tick)
             if study.central:
                 say(console, "Measuring the runs ...")
-                centrals = [study.central.out(out, job.seed, study.changes(quick)) for job in jobs]
-                sweep.two_at_a_time(measure_checkpoints, [job.out for job in jobs], centrals)
+                pairs = [(job.out, study.central.out(out, job.seed, study.changes(quick))) for job in jobs]
+                sweep.in_processes(measure_checkpoints, pairs, [str(job.out) for job in jobs], at_a_time)
     results = []
     for cell in study.chosen(quick):
         figures = {seed: run for (kept_cell, seed), run in kept_figures.items() if kept_cell == cell}
@@ -168,27 +180,27 @@ def _run_study(
     if study.picture and not finished and not only:
         files.append(f"{stem}.png")
         write_picture(study.picture(jobs), out / files[-1])
-    if as_json:
-        print(json.dumps(content, indent=1))
+    if format != "text":
+        print(json.dumps(content, indent=1) if format == "json" else page.study_table(study, results).render(format))
         return
     for group in page.three_columns_each(results):
-        console.print(page.rich_table(*page.accuracy_table(group)))
+        show_table(console, page.screen_table(*page.accuracy_table(group)), break_heads=False)
     for line in (study.note or page.ACCURACY_NOTE, *page.unfinished_note(results, seeds)):
         say(console, line)
     if study.pairs:
         for group in page.three_columns_each(results):
-            console.print(page.rich_table(*page.differences_table(study, group)))
+            show_table(console, page.screen_table(*page.differences_table(study, group)), break_heads=False)
         say(console, page.DIFFERENCES_NOTE)
     if study.also:
         for group in page.three_columns_each(results):
-            console.print(page.rich_table(*page.also_table(study, group)))
+            show_table(console, page.screen_table(*page.also_table(study, group)), break_heads=False)
         say(console, page.ALSO_NOTE)
     for extra in study.extra(results) if study.extra else ():
-        console.print(page.rich_table(extra.heads, extra.lines))
+        show_table(console, page.screen_table(extra.heads, extra.lines), break_heads=False)
         say(console, extra.note)
     if study.sent:
         for table in page.details_tables(study, results):
-            console.print(page.rich_table(*table))
+            show_table(console, page.screen_table(*table), break_heads=False)
         say(console, page.DETAILS_NOTE)
     for line in [page.QUICK_NOTE] if quick else page.study_verdict(results):
         say(console, line)

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
+from protofed.cli.printing import say
 from protofed.experiment.divergence import pull_warning
 from protofed.experiment.watchers import Watcher
 from protofed.experiment.wording import duration, percent, quantity
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
     from protofed.experiment.config import Config
     from protofed.experiment.members import Members
     from protofed.experiment.results import Result, RoundRow
-    from protofed.studies.sweep import SweepRun
 
 _ROWS_SHOWN = 12
 """Rounds in the live table."""
 _ROUNDS_TIMED = 20
 """Rounds from which the time left is estimated."""
+_REFRESH, _EVERY_LINE = 0.2, 30.0
+"""Seconds between two reports within a round, on a terminal and elsewhere."""
 _WAYS = {
     "head": "by head",
     "head_own": "by head among the client's classes",
@@ -43,7 +46,7 @@ class Screen(Watcher):
         self.console = console
         self.last: deque[RoundRow] = deque(maxlen=_ROWS_SHOWN)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self.total = 0
+        self.total, self.shown = 0, time.perf_counter()
         self.budget = self.spent = 0.0
         self.seconds: deque[float] = deque(maxlen=_ROUNDS_TIMED)
 
@@ -83,7 +86,20 @@ class Screen(Watcher):
             state = f"All {done} rounds{within} are already done." if is_over else f"Resuming after round {done}."
             say(self.console, state)
 
+    def progress(self, round: int, done: int, of: int) -> None:
+        """Show how far a long round is: on a terminal below the table, elsewhere every half minute."""
+        now = time.perf_counter()
+        if now - self.shown < (_REFRESH if self.live else _EVERY_LINE) or done == of:
+            return
+        self.shown = now
+        text = f"round {round}/{self.total}: {done} of {of} clients trained"
+        if self.live:
+            self.live.update(Group(*([self.table()] if self.last else []), text), refresh=True)
+        else:
+            say(self.console, text)
+
     def round(self, row: RoundRow) -> None:
+        self.shown = time.perf_counter()
         self.seconds.append(row["seconds"])
         self.spent += row["seconds"]
         self.last.append(row)
@@ -148,32 +164,6 @@ def _overlap_cell(row: RoundRow) -> dict[str, str]:
         return {}
     overlap = row["miou"] if row["miou"] is not None else row["miou_head"]
     return {"mIoU": "-" if overlap is None else f"{overlap:.3f}"}
-
-
-class Progress:
-    """Reports the progress of many runs. The time left is estimated from the runs that were not done before."""
-
-    def __init__(self, console: Console, jobs: Sequence[SweepRun]) -> None:
-        self.console, self.ended, self.began = console, 0, time.perf_counter()
-        self.done_before = {job.out for job in jobs if (job.out / "result.json").exists()}
-        self.to_do = len(jobs) - len(self.done_before)
-        say(console, f"{quantity(len(jobs), 'run')}, {self.to_do} to do{', two at a time' if self.to_do > 1 else ''}")
-
-    def run_ended(self, job: SweepRun, result: dict[str, Any]) -> None:
-        if job.out in self.done_before:
-            return
-        self.ended += 1
-        left = (time.perf_counter() - self.began) / self.ended * (self.to_do - self.ended)
-        accuracy = percent(result["accuracy"]["head"])
-        say(
-            self.console,
-            f"{self.ended}/{self.to_do}  {job.setting}, seed {job.seed}: {accuracy} by head  left {duration(left)}",
-        )
-
-
-def say(console: Console, text: str) -> None:
-    """Print a text without markup. Only a terminal folds its lines, between words."""
-    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def run_verdict(result: Result) -> str:

@@ -7,12 +7,12 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
-from protofed.cli.arguments import AsJson, ExperimentFile, Sets, option
+from protofed.cli.arguments import AsJson, ExperimentFile, Format, Sets, chosen_format, option
 from protofed.cli.stopping import advice_if_stopped, same_command_continues
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
-    from protofed.measures.intervals import SettingRow
+    from protofed.studies.sweep import Sweep
 
 
 def sweep_command(
@@ -21,56 +21,71 @@ def sweep_command(
         Optional[list[str]],
         option("--grid", metavar="SECTION.KEY=A,B,...", help="Values to try. If repeated, all combinations are tried."),
     ] = None,
-    seeds: Annotated[int, option("--seeds", min=1, help="Number of runs per setting, with seeds 0, 1, ...")] = 3,
+    runs: Annotated[
+        Optional[str],
+        option("--runs", metavar="A.toml,B.toml", help="Experiment files to compare, each with its own options."),
+    ] = None,
+    seeds: Annotated[
+        str,
+        option("--seeds", metavar="N or A,B,...", help="Runs per setting (seeds 0, 1, ...), or a list of seeds."),
+    ] = "3",
+    jobs: Annotated[int, option("--jobs", min=1, help="Number of runs at a time.")] = 2,
     sets: Sets = None,
     out: Annotated[Optional[Path], option("--out", help="Folder for the runs of the sweep.")] = None,
+    format: Format = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Run every combination of values with several seeds, two runs at a time, and compare the settings.
+    """Run several settings with several seeds, some runs at a time, and compare the settings.
 
-    To continue an interrupted sweep, run the same command again. Settings are compared seed by seed: runs with the same
+    Settings are the combinations of --grid, the [[compare]] tables of the experiment file, or the files of --runs. To
+    continue an interrupted sweep, run the same command again. Settings are compared seed by seed: runs with the same
     seed have the same partition, the same clients per round and the same batches.
     """
-    from rich.console import Console
-
-    from protofed.cli.compare import over_seeds
-    from protofed.cli.screen import Progress, say
-    from protofed.experiment.folder import write_atomically
+    from protofed.cli.printing import say, show_table, wide_console
+    from protofed.cli.progress import RunProgress
     from protofed.experiment.wording import quantity
-    from protofed.measures.intervals import settings_as_json
-    from protofed.pictures.style import write_picture
-    from protofed.pictures.sweep_plot import draw_sweep
+    from protofed.studies import plan as planning
     from protofed.studies import sweep as sweeping
 
-    if out is None or not grid:
-        raise UserError("sweep needs --grid section.key=a,b,c and --out FOLDER.")
-    jobs = sweeping.plan_runs(file, grid, seeds, sets or (), out)
-    console = Console(stderr=as_json)
-    say(console, f"{quantity(len(jobs) // seeds, 'setting')}, {quantity(seeds, 'seed')} each:")
-    with advice_if_stopped(same_command_continues):
-        sweeping.run_all(jobs, Progress(console, jobs).run_ended)
-    rows = sweeping.setting_rows(jobs)
-    write_atomically(out / "sweep.json", json.dumps(settings_as_json(rows), indent=2).encode())
-    write_picture(draw_sweep(rows), out / "sweep.png")
-    if as_json:
-        print(json.dumps(settings_as_json(rows), indent=2))
+    format = chosen_format(format, as_json)
+    files = [Path(name.strip()) for name in (runs or "").split(",") if name.strip()]
+    if file is not None and files:
+        raise UserError("--runs has the experiment files of the sweep: leave FILE out, or give it in --runs.")
+    settings, chosen_seeds = planning.file_settings(files), planning.parse_seeds(seeds)
+    if out is None:
+        raise UserError("sweep needs --out FOLDER, for its runs.")
+    plan = planning.plan_sweep(file, out, chosen_seeds, grid or (), settings, sets or ())
+    if not (grid or files or len(plan.runs) > len(chosen_seeds)):
+        raise UserError(
+            "sweep needs settings to compare: --grid section.key=a,b,c, --runs A.toml,B.toml, or a FILE with "
+            "[[compare]] tables."
+        )
+    console = wide_console(stderr=format != "text")
+    for note in plan.notes:
+        say(console, note)
+    settings_text = quantity(len(plan.runs) // len(chosen_seeds), "setting")
+    say(console, f"{settings_text}, {quantity(len(chosen_seeds), 'seed')} each:")
+    with advice_if_stopped(same_command_continues), RunProgress(console, plan.runs, jobs) as progress:
+        made = sweeping.make_sweep(out, plan.runs, jobs, progress.run_ended, progress.tick)
+    if format != "text":
+        print(json.dumps(made.as_json(), indent=2) if format == "json" else made.table.render(format))
         return
-    console.print(over_seeds(rows))
-    for line in _sweep_verdict(rows, seeds):
+    show_table(console, made.table)
+    for line in _sweep_verdict(made, len(chosen_seeds)):
         say(console, line)
     say(console, f"Written to {shlex.quote(str(out))}: sweep.json, sweep.png, and a run folder for each run.")
 
 
-def _sweep_verdict(rows: list[SettingRow], seeds: int) -> list[str]:
+def _sweep_verdict(made: Sweep, seeds: int) -> list[str]:
     """The meaning of the table, and the best setting."""
-    from protofed.cli.compare import EXPLAINED
-    from protofed.studies.sweep import best_setting
+    from protofed.studies.comparison import EXPLAINED
 
     one_seed = "Accuracies in percent, with one seed: their uncertainty is unknown. Use --seeds 3 or more."
     lines = [EXPLAINED if seeds > 1 else one_seed]
-    best = best_setting(rows)
-    if best:
-        lines.append(f"Best on the validation sets: {best.setting}.")
+    if diverged := made.diverged:
+        lines.append(f"The loss of these runs is not finite, so they have diverged: {'; '.join(diverged)}.")
+    if made.best:
+        lines.append(f"Best on the validation sets: {made.best.setting}.")
     else:
         lines.append(
             "No best setting is reported: there are no validation sets, and test sets must not be used to choose. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class RoundPlan(NamedTuple):
 ORDINARY = RoundPlan()
 
 
+def ignore_progress(trained: int) -> None:
+    """What an engine calls while nobody observes its progress."""
+
+
 class Report(NamedTuple):
     """A client's round: what it uploads, and the terms of its loss, summed over the examples it trained on."""
 
@@ -68,6 +72,9 @@ class Evaluation(NamedTuple):
 
 class Engine(Protocol):
     """Trains and evaluates clients, and holds what they keep. Messages are given by client number."""
+
+    on_trained: Callable[[int], None]
+    """called during `train` with the number of clients that have just been trained"""
 
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Train all clients that were sent a message, and return what they send back."""

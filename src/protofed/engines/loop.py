@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
-from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split
+from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split, ignore_progress
 from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
 from protofed.training import Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -27,6 +27,7 @@ class Loop:
     def __init__(self, clients: Clients, method: AnyMethod, training: TrainSection, seed: int) -> None:
         self.clients, self.method, self.training, self.seed = clients, method, training, seed
         self.kept: dict[int, Any] = {}
+        self.on_trained: Callable[[int], None] = ignore_progress
 
     def client(self, number: int, round: int) -> tuple[Client, Any]:
         """A client and what it keeps. A client that has not joined yet joins now."""
@@ -52,8 +53,11 @@ class Loop:
 
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Train all clients that were sent a message, and return what they send back."""
-        groups = [{number: downs[number] for number in group} for group in self.groups(round, downs, plan)]
-        return [report for group in groups for report in self.train_group(round, group, plan)]
+        reports = []
+        for group in self.groups(round, downs, plan):
+            reports += self.train_group(round, {number: downs[number] for number in group}, plan)
+            self.on_trained(len(group))
+        return reports
 
     def train_group(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Train the clients of one group."""

@@ -14,7 +14,7 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load
 
 from protofed.core import Upload
-from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split
+from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split, ignore_progress
 from protofed.engines.threads import ends_with
 from protofed.errors import UserError
 from protofed.messages import group_by_first_name, to_bytes, unflatten
@@ -73,6 +73,7 @@ class Pool:
     def __init__(self, inner: GroupEngine, types: Mapping[str, Any], sizes: Sequence[int], workers: int) -> None:
         self.inner, self.types, self.sizes = inner, types, sizes
         self.workers: list[Worker] = []
+        self.on_trained: Callable[[int], None] = ignore_progress
         try:
             for _ in range(workers):
                 self.workers.append(self.start_worker())
@@ -165,6 +166,8 @@ class Pool:
                     {client: unflatten(self.types["kept"], kept.get(str(client), {})) for client in about["kept"]}
                 )
                 answers[number] = Answer(about["clients"], tensors.get("up", {}))
+                if jobs[number].kind == "train":
+                    self.on_trained(len(jobs[number].clients))
         return [answers[number] for number in range(len(jobs))]
 
     def _replace_worker(self, position: int, job: Job, tries: int) -> None:

@@ -30,6 +30,7 @@ from protofed.experiment.sections import (
     RunSection,
     SystemSection,
 )
+from protofed.experiment.stored import MAY_CHANGE
 from protofed.methods import METHODS
 from protofed.nets import NETS
 from protofed.training import TrainSection
@@ -44,19 +45,6 @@ GIVEN = "given"
 DEFAULTS = 1
 """The version of all default values. It enters the hash of an experiment: raise it when a default, or what a value
 means, changes."""
-MAY_CHANGE = (
-    "run.rounds",
-    "run.seconds",
-    "run.checkpoint_every",
-    "run.keep_checkpoints",
-    "run.trace_every",
-    "run.monitor",
-    "run.tensorboard",
-    "data.root",
-    "engine.workers",
-    "engine.reason",
-)
-"""The keys that may change when a run is resumed. They do not change the results of the rounds."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +69,9 @@ class Config:
         problems: list[str] = []
         names = (*SECTIONS, *_DEFAULT)
         for name, value in table.items():
-            if name not in names:
+            if name == "compare":
+                problems.append("[[compare]]: these are the settings of a sweep. Run the file with `protofed sweep`.")
+            elif name not in names:
                 problem = "unknown section" if isinstance(value, Mapping) else "a key outside any section"
                 problems.append(f"[{name}]: {problem}. {did_you_mean(name, names)}")
             elif name != "net" and not isinstance(value, Mapping):
@@ -128,14 +118,18 @@ class Config:
             )
         return replace(self, data=replace(self.data, clients=clients))
 
+    def with_seed(self, seed: int) -> Config:
+        """The experiment with another seed."""
+        return replace(self, run=replace(self.run, seed=seed))
+
     def with_rounds(self, rounds: int) -> Config:
         """The experiment with the number of rounds that were done, which is smaller if run.seconds ended the run."""
         return replace(self, run=replace(self.run, rounds=rounds))
 
     @classmethod
-    def load(cls, file: str | Path | None = None, sets: Sequence[str] = ()) -> Config:
-        """Read an experiment file (without one: the defaults) and apply "section.key=value" changes."""
-        table = _read_toml(Path(file)) if file else {}
+    def load(cls, file: str | Path | Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> Config:
+        """Read an experiment file or its tables (without one: the defaults) and apply "section.key=value" changes."""
+        table = dict(file) if isinstance(file, Mapping) else read_toml(Path(file)) if file else {}
         names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
         problems = [problem for word in names_first if (problem := _apply_set(table, word))]
         try:
@@ -221,7 +215,7 @@ def _without_retired(section: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if not (key in retired and value is retired[key])}
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     if path.is_dir():
         raise UserError(f"{path} is a folder, not an experiment file. To repeat a run, give {path / 'config.toml'}.")

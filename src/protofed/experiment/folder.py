@@ -9,21 +9,19 @@ import math
 import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from safetensors.torch import load
 
 from protofed.errors import UserError
-from protofed.messages import to_bytes
-from protofed.prototypes import Prototypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from protofed.prototypes import Prototypes
 
 LOCK = ".lock"
 """The name of the lock file in a run folder."""
@@ -136,6 +134,16 @@ class Folder:
         finally:
             lock.release()
 
+    def is_in_use(self) -> bool:
+        """Whether a run holds the lock of this folder now."""
+        try:
+            with FileLock(self.path / LOCK, blocking=False) if (self.path / LOCK).exists() else nullcontext():
+                return False
+        except Timeout:
+            return True
+        except OSError:  # a folder that cannot be written to
+            return False
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.toml: the experiment, with its defaults."""
         write_atomically(self.path / "config.toml", tomli_w.dumps(config).encode())
@@ -162,19 +170,37 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """The rows of rounds.jsonl, up to the first incomplete line."""
-        rows = []
-        if (self.path / "rounds.jsonl").exists():
-            for line in (self.path / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
-                try:
-                    rows.append(json.loads(line))
-                except json.JSONDecodeError:
+    def rounds(self, up_to_damage: bool = False) -> list[dict[str, Any]]:
+        """The rows of rounds.jsonl. A last line without its end, which is being written or was cut, is left out.
+
+        Any other line that is not a row is an error or, with `up_to_damage`, the end of the rows.
+        """
+        path, rows = self.path / "rounds.jsonl", []
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        for number, line in enumerate(text.splitlines(keepends=True), 1):
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("not a table")
+            except ValueError:
+                if up_to_damage or not line.endswith("\n"):
                     break
+                raise UserError(
+                    f"{path}, line {number} is damaged: it is not the row of a round. "
+                    "Restore the file, or run the experiment again."
+                ) from None
+            rows.append(row)
         return rows
+
+    def has_rounds(self) -> bool:
+        """Whether a round has been written."""
+        path = self.path / "rounds.jsonl"
+        return path.is_file() and path.stat().st_size > 0
 
     def write_trace(self, rounds: int, prototypes: Prototypes) -> None:
         """Write the server's prototypes after this number of rounds."""
+        from protofed.messages import to_bytes
+
         self.traces.mkdir(exist_ok=True)
         write_atomically(self.traces / f"{rounds:06d}.safetensors", to_bytes(prototypes))
 
@@ -189,6 +215,11 @@ class Folder:
 
     def trace(self) -> list[tuple[int, Prototypes]]:
         """The server's prototypes in trace/, each with its round (from 1); see `run.trace_every`."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        from protofed.prototypes import Prototypes
+
         prototypes = []
         for number in self.traced_rounds():
             path = self.traces / f"{number:06d}.safetensors"

@@ -18,6 +18,7 @@ from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN
 from protofed.experiment.encoder import encode_dataset
+from protofed.experiment.wording import dataset_title
 from protofed.nets import make_net
 from protofed.nets.weights import read_weights, with_our_names
 
@@ -222,15 +223,6 @@ class Members:
             holders = clients if parts else first.format(clients)
             parts.append(f"{holders} {net.name}{detail.format(net=net)}")
         return ", ".join(parts)
-
-
-def dataset_title(dataset: str, remark: str) -> str:
-    """The name of a dataset with its remark.
-
-    >>> dataset_title("synthdigits", "re-made")
-    'synthdigits (re-made)'
-    """
-    return f"{dataset} ({remark})" if remark else dataset
 
 
 def _hold_out(part: Holding, labels: np.ndarray, evaluation: EvalSection, seed: int, client: int) -> Holding:

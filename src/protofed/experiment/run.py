@@ -12,12 +12,14 @@ from protofed.engines.choice import choose_engine
 from protofed.engines.memory import keep_freed_memory
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
-from protofed.experiment.config import MAY_CHANGE, Config, changed_keys
+from protofed.experiment.config import Config, changed_keys
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
 from protofed.experiment.pixels import check_pixel_labels
+from protofed.experiment.progress import ProgressBar, wants_progress
 from protofed.experiment.roster import clients_per_round
 from protofed.experiment.runner import Runner
+from protofed.experiment.stored import MAY_CHANGE
 from protofed.experiment.tensorboard import require_tensorboard
 from protofed.experiment.watchers import Watcher
 
@@ -33,11 +35,13 @@ def run(
     resume: bool = False,
     watchers: Sequence[Watcher] = (),
     federation: Federation | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """Run an experiment: a `Config`, a table of sections, or an experiment file. With `out`, write a run folder.
 
     `resume` continues the run in the folder `out`. `watchers` observe the run. A `federation` of your own arrays
-    replaces [data] and [partition], and [net] if it has nets. Training asks the memory allocator of this process to
+    replaces [data] and [partition], and [net] if it has nets. `progress`: whether to show a progress bar; None: on a
+    terminal and in a notebook, if there are no watchers. Training asks the memory allocator of this process to
     keep freed memory: see `engines.memory`.
     """
     if resume and out is None:
@@ -50,6 +54,8 @@ def run(
     if not isinstance(config, Config):
         config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
     config = federation.config(config) if federation else config
+    bars = [ProgressBar()] if progress or (progress is None and not watchers and wants_progress(None)) else []
+    watchers = [*watchers, *bars]
 
     def say(text: str) -> None:
         for watcher in watchers:

@@ -34,7 +34,7 @@ from protofed.experiment.results import (
 from protofed.experiment.roster import clients_per_round, draw_roster
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.tensorboard import TensorBoard
-from protofed.experiment.watchers import Watcher
+from protofed.experiment.watchers import Watcher, progress_reporter
 from protofed.messages import share_equal_messages
 from protofed.prototypes import Prototypes
 from protofed.trust.guard import sift
@@ -87,10 +87,10 @@ class Runner:
         folder = self.folder
         assert folder is not None
         checkpoint = latest_checkpoint(folder.checkpoints, self.method, self.config.digest())
-        if checkpoint is None and folder.rounds():
+        if checkpoint is None and folder.rounds(up_to_damage=True):
             raise UserError(f"{folder.checkpoints} is empty, but {folder.path} has rounds. Start a new run.")
         done, run = checkpoint.rounds if checkpoint else 0, self.config.run
-        rows = folder.rounds()[:done]
+        rows = folder.rounds(up_to_damage=True)[:done]
         if len(rows) < done:
             raise UserError(
                 f"{folder.path / 'rounds.jsonl'} has {len(rows)} complete lines for {done} rounds. Start a new run."
@@ -211,6 +211,7 @@ class Runner:
         roster = draw_roster(self.config, self.members, number)
         downs = self._messages(roster.sampled)
         plan = RoundPlan(self._examined(number), roster.slow)
+        self.engine.on_trained = progress_reporter(self.watchers, number + 1, len(roster.clients))
         reports = self.engine.train(number, {client: downs[client] for client in roster.clients}, plan)
         reports = sorted(reports, key=lambda report: report.upload.client)
         uploads, rejected = sift([report.upload for report in reports])

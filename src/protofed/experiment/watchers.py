@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ class Watcher:
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
         """The run starts or resumes; `rounds` are the rounds done before, `notes` remarks for the user."""
 
+    def progress(self, round: int, done: int, of: int) -> None:
+        """Within a round (from 1), `done` of `of` clients have trained."""
+
     def round(self, row: RoundRow) -> None:
         """A round has ended; `row` is its line of rounds.jsonl."""
 
@@ -31,3 +34,16 @@ class Watcher:
 
     def closed(self) -> None:
         """The run has ended, for whatever reason."""
+
+
+def progress_reporter(watchers: Sequence[Watcher], round: int, clients: int) -> Callable[[int], None]:
+    """A function that adds up the clients trained in a round, and passes their number to the watchers."""
+    trained = 0
+
+    def report(more: int) -> None:
+        nonlocal trained
+        trained += more
+        for watcher in watchers:
+            watcher.progress(round, trained, clients)
+
+    return report

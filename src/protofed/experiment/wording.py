@@ -14,10 +14,21 @@ def quantity(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in its largest units: "8 s", "2 min 5 s", "1 h 3 min"."""
+    """A time in its largest units: "8 s", "2 min 5 s", "1 h 3 min", "2 d 5 h"."""
     rounded = round(seconds)
     if rounded < 60:
         return f"{rounded} s"
     if rounded < 3600:
         return f"{rounded // 60} min {rounded % 60} s"
-    return f"{rounded // 3600} h {rounded % 3600 // 60} min"
+    if rounded < 48 * 3600:
+        return f"{rounded // 3600} h {rounded % 3600 // 60} min"
+    return f"{rounded // 86400} d {rounded % 86400 // 3600} h"
+
+
+def dataset_title(dataset: str, remark: str) -> str:
+    """The name of a dataset with its remark.
+
+    >>> dataset_title("synthdigits", "re-made")
+    'synthdigits (re-made)'
+    """
+    return f"{dataset} ({remark})" if remark else dataset

@@ -37,12 +37,12 @@ class Interval(NamedTuple):
         >>> Interval.of([1.0, 2.0, 3.0])
         Interval(mean=2.0, half=2.4841377118, number=3)
         """
-        from scipy import stats
+        from scipy.special import stdtrit  # the quantiles of Student's t; scipy.stats takes long to import
 
         mean, number = float(np.mean(values)), len(values)
         if number < 2:
             return cls(mean, None, number)
-        half = float(stats.t.ppf(0.975, number - 1)) * float(np.std(values, ddof=1)) / number**0.5
+        half = float(stdtrit(number - 1, 0.975)) * float(np.std(values, ddof=1)) / number**0.5
         return cls(mean, round(half, 10), number)
 
     @property
@@ -82,6 +82,14 @@ class SettingRow(NamedTuple):
 
     setting: str
     figures: dict[str, dict[int, float]]  # by name, then by seed
+    words: tuple[str, ...] = ()  # what makes the setting, "section.key=value"
+    method: str = ""
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The values of the setting by key. The setting of an older sweep is its words."""
+        words = self.words or tuple(word for word in self.setting.split() if "=" in word)
+        return dict(word.split("=", 1) for word in words)
 
     def interval(self, name: str) -> Interval | None:
         """The mean of a figure over seeds; None if no seed has it."""
@@ -107,30 +115,45 @@ def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield "validation", result["best"]["validation"]
 
 
+def best_row(rows: Sequence[SettingRow], name: str) -> SettingRow | None:
+    """The row with the highest mean, if its difference from every other row, paired by seed, excludes 0.
+
+    >>> rows = [SettingRow("a", {"x": {0: 0.9, 1: 0.8}}), SettingRow("b", {"x": {0: 0.5, 1: 0.4}}), SettingRow("c", {})]
+    >>> best_row(rows, "x").setting
+    'a'
+    """
+    with_figure = [row for row in rows if row.figures.get(name)]
+    if len(with_figure) < 2:
+        return None
+    best = max(with_figure, key=lambda row: row.interval(name) or Interval(0, None, 0))
+    gaps = [best.compared_with(row, name) for row in with_figure if row is not best]
+    return best if all(gap is not None and gap.mean > 0 and gap.excludes_zero for gap in gaps) else None
+
+
 def read_sweep(folder: Path) -> list[SettingRow]:
     """The settings of a finished sweep, from its folder."""
     if not (folder / "sweep.json").is_file():
         raise UserError(
             f"{folder} is not the folder of a finished sweep: it has no sweep.json. Give the --out of a sweep."
         )
-    stored = json.loads((folder / "sweep.json").read_text())
-    return [
-        SettingRow(
-            " ".join(f"{key}={value}" for key, value in row["setting"].items()),
-            {
-                name: {int(seed): value for seed, value in figure["seeds"].items()}
-                for name, figure in row["figures"].items()
-            },
-        )
-        for row in stored
-    ]
+    rows = []
+    for row in json.loads((folder / "sweep.json").read_text(encoding="utf-8")):
+        words = tuple(f"{key}={value}" for key, value in row["setting"].items())
+        figures = {
+            name: {int(seed): value for seed, value in figure["seeds"].items()}
+            for name, figure in row["figures"].items()
+        }
+        rows.append(SettingRow(row.get("label", " ".join(words)), figures, words, row.get("method", "")))
+    return rows
 
 
 def settings_as_json(rows: Sequence[SettingRow]) -> list[dict[str, Any]]:
     """The content of sweep.json: per setting its intervals, its values per seed, and the difference from the first."""
     return [
         {
-            "setting": dict(word.split("=", 1) for word in row.setting.split()),
+            "label": row.setting,
+            "method": row.method,
+            "setting": row.keys,
             "figures": {
                 name: {**(row.interval(name) or Interval(0, None, 0))._asdict(), "seeds": values}
                 for name, values in row.figures.items()

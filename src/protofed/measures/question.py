@@ -14,6 +14,7 @@ from protofed.experiment.config import GIVEN
 from protofed.experiment.folder import Folder
 from protofed.experiment.model import Model
 from protofed.experiment.results import Result, State, members_with_data
+from protofed.experiment.table import ResultTable, TableCell, data_frame
 from protofed.measures.geometry import centres
 from protofed.prototypes import Prototypes
 
@@ -26,6 +27,41 @@ class Measurement(NamedTuple):
     about: str
     rows: Rows
     notes: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> ResultTable:
+        """The values as a table."""
+        columns = list(dict.fromkeys(column for row in self.rows.values() for column in row))
+        rows: list[list[TableCell | str]] = [
+            [name, *(TableCell(measured_text(row.get(column)), row.get(column)) for column in columns)]
+            for name, row in self.rows.items()
+        ]
+        return ResultTable(["", *(column.replace("_", " ") for column in columns)], rows, [self.about, *self.notes])
+
+    def to_pandas(self) -> Any:
+        """The values as a pandas DataFrame, with the names of the rows as its index."""
+        return data_frame(list(self.rows.values())).set_axis(list(self.rows))
+
+    def __repr__(self) -> str:
+        return f"{self.about}\n{self.table.text()}" if self.rows else f"{self.about}\nThere is nothing to measure."
+
+    def _repr_html_(self) -> str:
+        return self.table.html()
+
+
+def measured_text(value: Any) -> str:
+    """A number with three decimals, or with three significant digits if it is very small or large.
+
+    >>> [measured_text(value) for value in (None, float("nan"), "2 of 3", 12345, 0.98765, 0.0000321, 0.0)]
+    ['-', '-', '2 of 3', '12,345', '0.988', '3.21e-05', '0.000']
+    """
+    if value is None or value != value:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if 0 < abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.3f}"
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from protofed.pictures.method_style import line_styles
 from protofed.pictures.style import (
-    COLOURS,
     COLUMN,
-    STYLES,
     open_axes,
     set_wrapped_title,
     use_log_ticks,
     with_column_fonts,
 )
+
+_MARKS_PER_LINE = 8
 
 
 class BandPanel(NamedTuple):
@@ -32,6 +33,7 @@ class BandPanel(NamedTuple):
     y_label: str = ""
     log_x: bool = False
     levels: Mapping[str, float] = {}  # by name: a horizontal line
+    methods: Mapping[str, str] = {}  # by name: the method, which gives the colour and the mark
 
 
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:
@@ -52,19 +54,22 @@ def draw_bands(panels: Sequence[BandPanel], columns: int = 2, window: int = 1) -
     rows = -(-len(panels) // columns)
     picture, axes = plt.subplots(rows, columns, figsize=(COLUMN * columns, 2.3 * rows), squeeze=False)
     names = list(dict.fromkeys(name for panel in panels for name in (*panel.curves, *panel.levels)))
-    line_styles = {name: (STYLES[at % len(STYLES)], COLOURS[at % len(COLOURS)]) for at, name in enumerate(names)}
+    styles = line_styles(names, {name: method for panel in panels for name, method in panel.methods.items()})
     lines = {}
     for axis, panel in zip(axes.flat, panels, strict=False):
         for name, values in panel.curves.items():
             x = panel.x[name] if isinstance(panel.x, Mapping) else panel.x
-            (style, colour), smooth = line_styles[name], moving_average(values, window)
+            (colour, mark, dashes), smooth = styles[name], moving_average(values, window)
             mean, std = smooth.mean(0), smooth.std(0)
             if window > 1:
                 axis.plot(x, values.mean(0), color=colour, alpha=0.35, linewidth=0.6)
-            (lines[name],) = axis.plot(x, mean, style, color=colour, linewidth=1.3)
+            every = max(1, -(-len(mean) // _MARKS_PER_LINE))
+            (lines[name],) = axis.plot(
+                x, mean, dashes, color=colour, linewidth=1.3, marker=mark, markersize=3.2, markevery=(every // 2, every)
+            )
             axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
         for name, level in panel.levels.items():
-            lines[name] = axis.axhline(level, linestyle=line_styles[name][0], color=line_styles[name][1], linewidth=1.3)
+            lines[name] = axis.axhline(level, linestyle=styles[name].dashes, color=styles[name].colour, linewidth=1.3)
         axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
         set_wrapped_title(axis, panel.title, 1)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -77,6 +82,7 @@ def draw_bands(panels: Sequence[BandPanel], columns: int = 2, window: int = 1) -
         open_axes(axis)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
+    picture.align_ylabels()
     picture.tight_layout()
     legend_rows = sum(len(name) + 6 for name in names) / (52 * columns)  # about 52 characters fit in a column
     picture.legend(

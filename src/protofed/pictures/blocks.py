@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
+from protofed.experiment.stored import StoredRun
 from protofed.pictures.embedded import class_positions
-from protofed.pictures.runs import FinishedRun
 from protofed.pictures.similarity import SimilarityPanel, similarity_panels, write_cosines
 from protofed.pictures.style import COLUMN, make_panels, set_wrapped_title, with_column_fonts
 
@@ -55,7 +55,7 @@ def choose_blocks(panel: SimilarityPanel, classes: Sequence[str] = ()) -> list[S
     ]
 
 
-def block_picture(runs: Sequence[FinishedRun], clients: Sequence[int], classes: Sequence[str]) -> Figure:
+def block_picture(runs: Sequence[StoredRun], clients: Sequence[int], classes: Sequence[str]) -> Figure:
     """Blocks of the maps that `similarity.similarity_picture` draws, with the names of the classes."""
     panels = similarity_panels(runs, clients)
     return _draw_blocks([block for panel in panels for block in choose_blocks(panel, classes)])

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import bounds_of, read_bounds
 from protofed.experiment.bounds.paper import BoundRow
-from protofed.pictures.runs import FinishedRun
+from protofed.experiment.stored import StoredRun
 from protofed.pictures.style import COLOURS, MARKS, STYLES, make_panels, open_axes, set_wrapped_title, with_column_fonts
 
 _ROUND = {"measured": "change", "bound": "bound", "bound as printed": "printed"}
@@ -26,7 +26,7 @@ _CONSTANTS = {"L1": "L1", "L2": "L2", "G": "G", "σ²": "sigma2", "S": "S", "δ�
 
 
 @with_column_fonts
-def bound_picture(runs: Sequence[FinishedRun]) -> Figure:
+def bound_picture(runs: Sequence[StoredRun]) -> Figure:
     """Panels one below the other; lines are means over clients, bands reach from the smallest to the largest client."""
     if len(runs) > 1:
         raise UserError(f"--what bounds draws one run; got {len(runs)} folders.")

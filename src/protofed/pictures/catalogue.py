@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from protofed.errors import UserError
 from protofed.experiment.results import members_with_data
+from protofed.experiment.stored import StoredRun, load_runs
 from protofed.measures.intervals import SettingRow, read_sweep
 from protofed.pictures import blocks, clients, curves, maps, scatter, similarity, spiral
 from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.holdings import draw_holdings
-from protofed.pictures.runs import FinishedRun
 from protofed.pictures.sweep_plot import draw_sweep
 
 
@@ -28,14 +28,19 @@ class DrawOptions(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A kind of picture: what it shows, how it is drawn, and how a folder is read for it."""
+    """A kind of picture: what it shows, how it is drawn, and how folders are read for it."""
 
     about: str
     draw: Callable[[Sequence[Any], DrawOptions], Figure]
-    load: Callable[[Path], Any] = FinishedRun.load
+    load: Callable[[Iterable[Any]], list[Any]] = load_runs
 
 
-def _partition_picture(runs: Sequence[FinishedRun], options: DrawOptions) -> Figure:
+def _load_sweeps(folders: Iterable[Any]) -> list[list[SettingRow]]:
+    """The settings of sweeps, from their folders or from `Sweep` objects."""
+    return [read_sweep(Path(getattr(folder, "folder", folder))) for folder in folders]
+
+
+def _partition_picture(runs: Sequence[StoredRun], options: DrawOptions) -> Figure:
     """The partition of one run."""
     if len(runs) > 1:
         raise UserError(f"--what partition draws one run; got {len(runs)} folders.")
@@ -75,7 +80,7 @@ PICTURES: dict[str, Picture] = {
     "attention": Picture("the weight of each client per round (protomargin)", lambda runs, o: clients.attention(runs)),
     "margins": Picture("distances between prototypes over rounds", lambda runs, o: curves.margin_curves(runs)),
     "bounds": Picture("the loss next to the bound of the method's paper", lambda runs, o: bound_picture(runs)),
-    "sweep": Picture("accuracy along the values of a grid (DIR is a sweep's folder)", _sweep_picture, read_sweep),
+    "sweep": Picture("accuracy along the values of a grid (DIR is a sweep's folder)", _sweep_picture, _load_sweeps),
     "inputs": Picture("training and test examples of two columns", lambda runs, o: spiral.input_picture(runs)),
     "spiral": Picture("embeddings of two dimensions", lambda runs, o: spiral.spiral_picture(runs, o.clients)),
 }

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from protofed.errors import UserError
+from protofed.experiment.groups import group_by_setting, titles
+from protofed.experiment.stored import StoredRun
 from protofed.pictures.curves import WAYS, way_suffix
-from protofed.pictures.runs import FinishedRun, group_by_setting, titles
+from protofed.pictures.method_style import method_style
 from protofed.pictures.style import (
-    COLOURS,
     COLUMN,
-    MARKS,
     make_panels,
     open_axes,
     set_wrapped_title,
@@ -23,37 +23,38 @@ from protofed.pictures.style import (
 )
 
 
-def client_accuracies(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS) -> dict[str, np.ndarray]:
-    """The accuracies in percent of all clients that were tested, per group of runs and way of predicting."""
+def client_accuracies(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> dict[str, tuple[str, np.ndarray]]:
+    """Per group of runs and way of predicting: the method, and the accuracies in percent of all tested clients."""
     by_name = {}
     for name, group in group_by_setting(runs).items():
         for way in ways:
             every = [row.get(f"accuracy_{way}") for run in group for row in run.clients]
             if accuracies := [value for value in every if value is not None]:
-                by_name[name + way_suffix(way)] = 100 * np.array(accuracies, float)
+                by_name[name + way_suffix(way)] = group[0].method, 100 * np.array(accuracies, float)
     if not by_name:
         raise UserError(f"clients.csv of these runs has no accuracy by {' or '.join(ways)}. Try another --by.")
     return by_name
 
 
-def clients(runs: Sequence[FinishedRun], ways: Sequence[str] = WAYS) -> Figure:
+def clients(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> Figure:
     """A strip of points per group of runs and way of predicting, one point per client."""
     all_seeds = ", clients of all seeds" if len(group_by_setting(runs)) < len(runs) else ""
     return _strips(client_accuracies(runs, ways), ", ".join(dict.fromkeys(run.data for run in runs)) + all_seeds)
 
 
 @with_column_fonts
-def _strips(accuracies: Mapping[str, np.ndarray], title: str) -> Figure:
+def _strips(accuracies: Mapping[str, tuple[str, np.ndarray]], title: str) -> Figure:
     """A strip of points per name, with a bar at the mean."""
     picture, axis = plt.subplots(figsize=(COLUMN, 0.8 + 0.38 * len(accuracies)))
-    for row, values in enumerate(accuracies.values()):
+    for row, (method, values) in enumerate(accuracies.values()):
+        colour, mark, _ = method_style(method)
         jittered = row + 0.22 * np.sin(2.4 * np.arange(len(values)))  # the same jitter each time
         axis.scatter(
             values,
             jittered,
             s=9,
-            marker=MARKS[row % len(MARKS)],
-            color=COLOURS[row % len(COLOURS)],
+            marker=mark,
+            color=colour,
             alpha=0.6,
             linewidths=0,
         )
@@ -65,7 +66,7 @@ def _strips(accuracies: Mapping[str, np.ndarray], title: str) -> Figure:
     return picture
 
 
-def relative_attention(run: FinishedRun) -> np.ndarray:
+def relative_attention(run: StoredRun) -> np.ndarray:
     """Each client's weight in each round [clients, rounds], divided by an equal share; nan if it was not counted."""
     table = np.full((run.summary["clients"], len(run.rounds)), np.nan)
     for column, row in enumerate(run.rounds):
@@ -78,7 +79,7 @@ def relative_attention(run: FinishedRun) -> np.ndarray:
 
 
 @with_column_fonts
-def attention(runs: Sequence[FinishedRun]) -> Figure:
+def attention(runs: Sequence[StoredRun]) -> Figure:
     """A map of clients x rounds per run, one below the other."""
     tables = [relative_attention(run) for run in runs]
     picture, axes = make_panels(len(runs), 1, 2.4)

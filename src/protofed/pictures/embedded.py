@@ -14,8 +14,8 @@ from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.results import Result, State
+from protofed.experiment.stored import StoredRun
 from protofed.measures.question import state_with_data
-from protofed.pictures.runs import FinishedRun
 from protofed.prototypes import Prototypes
 from protofed.training import take_part
 
@@ -81,7 +81,7 @@ def _compared_features(method: AnyMethod, net: Net, params: Params, data: Exampl
     return z if compared is None else compared, y
 
 
-def embed_all_clients(run: FinishedRun, title: str, limit: int = _MAX_SAMPLES) -> Embedded:
+def embed_all_clients(run: StoredRun, title: str, limit: int = _MAX_SAMPLES) -> Embedded:
     """Every client's test examples, embedded by its own model or the shared one; at most `limit` examples in all."""
     result = run.result()
     state = state_with_data(result)
@@ -105,7 +105,7 @@ def embed_all_clients(run: FinishedRun, title: str, limit: int = _MAX_SAMPLES) -
         every, means = (points.subset(points.y != 0) for points in (every, means))
     if not len(every.y):
         raise UserError(f"{run.folder}: its clients have no test examples to embed.")
-    rows = np.sort(random_state("embeddings", run.config.run.seed).permutation(len(every.y))[:limit])
+    rows = np.sort(random_state("embeddings", run.seed).permutation(len(every.y))[:limit])
     return Embedded(title, members.labels, every.subset(rows), means, _shared_points(result))
 
 
@@ -132,7 +132,7 @@ def class_positions(labels: Sequence[str | int], names: Sequence[str]) -> list[i
 
 
 def embed_clients(
-    run: FinishedRun, title: str, clients: Sequence[int], classes: Sequence[str] = (), limit: int = _MAX_SAMPLES
+    run: StoredRun, title: str, clients: Sequence[int], classes: Sequence[str] = (), limit: int = _MAX_SAMPLES
 ) -> list[Embedded]:
     """A panel per client: its model's embeddings of the same test examples, of these classes or else of its own."""
     result = run.result()
@@ -149,7 +149,7 @@ def embed_clients(
             test = members.balanced[0] if len(members.balanced) == 1 else members.test[number]
             shown = chosen_classes or members.train[number].labels.unique().tolist()
             positions = np.flatnonzero(np.isin(test.labels.numpy(), shown))
-            shuffled = random_state("embeddings", run.config.run.seed).permutation(positions)
+            shuffled = random_state("embeddings", run.seed).permutation(positions)
             chosen = np.sort(shuffled[: limit // len(clients)])
             samples = Points.of(*_compared_features(method, net, params, test.subset(chosen)), number)
             z, y = _compared_features(method, net, params, members.train[number])

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 from protofed.errors import UserError
 from protofed.examples import IGNORED, Examples
+from protofed.experiment.groups import group_by_setting
+from protofed.experiment.stored import StoredRun
 from protofed.measures.entropy import EntropyMaps, entropy_maps
 from protofed.measures.question import state_with_data
-from protofed.pictures.runs import FinishedRun, group_by_setting
 from protofed.pictures.style import COLUMN, with_column_fonts
 
 _IMAGES = 4
@@ -90,7 +91,7 @@ def write_overlays(x: np.ndarray, labels: np.ndarray, classes: int, folder: Path
 
 
 @with_column_fonts
-def map_picture(runs: Sequence[FinishedRun], clients: Sequence[int] = ()) -> Figure:
+def map_picture(runs: Sequence[StoredRun], clients: Sequence[int] = ()) -> Figure:
     """Test images and their masks; per run the prediction and both entropies (prototype-guided FL, Fig. 6 and S4).
 
     The model is that of client 0, which is the server's if clients share one, or those of `clients`.
@@ -112,7 +113,7 @@ def map_picture(runs: Sequence[FinishedRun], clients: Sequence[int] = ()) -> Fig
     return _drawn(test, masks.numpy(), rows, members.classes)
 
 
-def _short_titles(runs: Sequence[FinishedRun]) -> list[str]:
+def _short_titles(runs: Sequence[StoredRun]) -> list[str]:
     """The name of each run's group, which is short enough for the side of the picture."""
     names = {id(run): name for name, group in group_by_setting(runs).items() for run in group}
     return [names[id(run)] for run in runs]

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from protofed.errors import UserError
+from protofed.experiment.groups import titles
+from protofed.experiment.stored import StoredRun
 from protofed.pictures.embedded import Embedded, embed_all_clients, embed_clients
-from protofed.pictures.runs import FinishedRun, titles
 from protofed.pictures.style import COLOURS, COLUMN, class_style, make_panels, set_wrapped_title, with_column_fonts
 
 _MAX_LEGEND_CLASSES = 20
@@ -134,19 +135,19 @@ def _add_legend(picture: Figure, panels: Sequence[Embedded]) -> None:
     picture.text(0.5, 0.0, f"dots: test examples; small: clients' class means{large}", ha="center", fontsize=5.8)
 
 
-def tsne(runs: Sequence[FinishedRun]) -> Figure:
+def tsne(runs: Sequence[StoredRun]) -> Figure:
     """A panel per run, each by its own t-SNE: positions cannot be compared between panels."""
     panels = map(embed_all_clients, runs, titles(runs))
     return _draw_scatter([project_panels([panel], project_by_tsne)[0] for panel in panels])
 
 
-def pca(runs: Sequence[FinishedRun]) -> Figure:
+def pca(runs: Sequence[StoredRun]) -> Figure:
     """A panel per run, each by its own two principal components."""
     panels = map(embed_all_clients, runs, titles(runs))
     return _draw_scatter([project_panels([panel], project_by_pca)[0] for panel in panels])
 
 
-def embeddings(runs: Sequence[FinishedRun], clients: Sequence[int], classes: Sequence[str] = ()) -> Figure:
+def embeddings(runs: Sequence[StoredRun], clients: Sequence[int], classes: Sequence[str] = ()) -> Figure:
     """Some clients of each run side by side. The clients of a run share one projection."""
     panels = []
     for run, title in zip(runs, titles(runs), strict=True):

@@ -18,10 +18,11 @@ from protofed.data.sources import SOURCES
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.config import GIVEN
+from protofed.experiment.groups import titles
 from protofed.experiment.results import Result
+from protofed.experiment.stored import StoredRun
 from protofed.measures.question import state_with_data
 from protofed.pictures.embedded import client_params, server_prototypes
-from protofed.pictures.runs import FinishedRun, titles
 from protofed.pictures.style import COLUMN, make_panels, set_wrapped_title, with_column_fonts
 
 
@@ -34,7 +35,7 @@ class SimilarityPanel(NamedTuple):
     superclass: Sequence[int] = ()  # of each class; () if the dataset has none
 
 
-def similarity_panels(runs: Sequence[FinishedRun], clients: Sequence[int]) -> list[SimilarityPanel]:
+def similarity_panels(runs: Sequence[StoredRun], clients: Sequence[int]) -> list[SimilarityPanel]:
     """The panels of all runs: of the server, or of these clients."""
     return [
         group_by_superclass(_similarity_panel(run, title, client))
@@ -43,7 +44,7 @@ def similarity_panels(runs: Sequence[FinishedRun], clients: Sequence[int]) -> li
     ]
 
 
-def _similarity_panel(run: FinishedRun, title: str, client: int | None) -> SimilarityPanel:
+def _similarity_panel(run: StoredRun, title: str, client: int | None) -> SimilarityPanel:
     """The cosines between the class vectors of a run's server or of a client. Classes without a vector are left out."""
     result = run.result()
     vectors, seen, source = _client_rows(result, client) if client is not None else _server_vectors(run, result)
@@ -59,7 +60,7 @@ def _similarity_panel(run: FinishedRun, title: str, client: int | None) -> Simil
     )
 
 
-def _server_vectors(run: FinishedRun, result: Result) -> tuple[Tensor, Tensor, str]:
+def _server_vectors(run: StoredRun, result: Result) -> tuple[Tensor, Tensor, str]:
     """A vector per class [classes, dim], which classes have one [classes], and what they are, for the title.
 
     They are the server's prototypes, each the mean of the class's modes. A server without prototypes but with a model
@@ -90,7 +91,7 @@ def _client_rows(result: Result, client: int) -> tuple[Tensor, Tensor, str]:
     return rows, torch.ones(len(rows), dtype=torch.bool), f": rows of the head of client {client}"
 
 
-def _superclasses(run: FinishedRun) -> tuple[int, ...]:
+def _superclasses(run: StoredRun) -> tuple[int, ...]:
     """The superclass of each class; () if the dataset has none or cannot be read, because the picture can omit it."""
     if run.config.data.name == GIVEN:
         return ()
@@ -123,7 +124,7 @@ def superclass_blocks(superclass: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(first.tolist(), counts.tolist(), strict=True))
 
 
-def similarity_picture(runs: Sequence[FinishedRun], clients: Sequence[int] = ()) -> Figure:
+def similarity_picture(runs: Sequence[StoredRun], clients: Sequence[int] = ()) -> Figure:
     """A map of cosines per run, or per run and client."""
     return draw_similarity(similarity_panels(runs, clients))
 

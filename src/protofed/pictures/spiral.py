@@ -13,9 +13,10 @@ from matplotlib.lines import Line2D
 
 from protofed.core import AnyMethod, Net, Params
 from protofed.errors import UserError
+from protofed.experiment.groups import titles
+from protofed.experiment.stored import StoredRun
 from protofed.measures.question import state_with_data
 from protofed.pictures.embedded import client_params
-from protofed.pictures.runs import FinishedRun, titles
 from protofed.pictures.style import COLOURS, COLUMN, set_wrapped_title, with_column_fonts, write_picture
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def input_panel(title: str, sets: Sequence[Examples]) -> SpiralPanel:
     return SpiralPanel(title, x, y)
 
 
-def input_picture(runs: Sequence[FinishedRun]) -> Figure:
+def input_picture(runs: Sequence[StoredRun]) -> Figure:
     """The training examples of all clients and the balanced test set of each run, as in FedNH's Fig. 5."""
     panels = []
     for run, title in zip(runs, titles(runs), strict=True):
@@ -108,7 +109,7 @@ def input_picture(runs: Sequence[FinishedRun]) -> Figure:
     return _draw_spirals(panels, columns=2)
 
 
-def spiral_picture(runs: Sequence[FinishedRun], clients: Sequence[int]) -> Figure:
+def spiral_picture(runs: Sequence[StoredRun], clients: Sequence[int]) -> Figure:
     """Each run's model, or the models of some clients, on the balanced test set, with the rows of its head as rays."""
     panels = []
     for run, title in zip(runs, titles(runs), strict=True):

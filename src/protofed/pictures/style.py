@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -11,7 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
 
-mpl.use("Agg")
+if "MPLBACKEND" not in os.environ and "matplotlib.pyplot" not in sys.modules:
+    mpl.use("Agg")  # no window; a notebook has chosen its own
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -19,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from protofed.errors import UserError
+from protofed.experiment.folder import write_atomically
 
 COLUMN = 3.4
 """Width of a printed column in inches. Pictures of this width are readable without scaling."""
@@ -50,6 +55,9 @@ _COLUMN_FONTS: dict[Any, Any] = {
     "figure.titlesize": 8.5,
     "axes.linewidth": 0.6,
     "svg.hashsalt": "protofed",
+    "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",  # text stays text
 }
 
 Arguments = ParamSpec("Arguments")
@@ -73,14 +81,24 @@ def must_be_a_picture(out: Path) -> None:
         raise UserError(f"--out: got {out.name}; its name must end in .png, .svg or .pdf.")
 
 
-@with_column_fonts
 def write_picture(picture: Figure, out: Path) -> None:
-    """Write a picture in the format that the file name's ending says. Equal pictures give equal files."""
+    """Write a picture in the format that the file name's ending says, completely or not at all.
+
+    Equal pictures give equal files.
+    """
+    write_atomically(out, picture_bytes(picture, out.suffix))
+    plt.close(picture)
+
+
+@with_column_fonts
+def picture_bytes(picture: Figure, ending: str = ".png") -> bytes:
+    """The content of a file with the picture."""
+    content = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about characters in labels that the font does not have
-        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix)
-        picture.savefig(out, dpi=200, bbox_inches="tight", metadata=undated)
-    plt.close(picture)
+        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
+        picture.savefig(content, format=ending[1:], dpi=200, bbox_inches="tight", metadata=undated)
+    return content.getvalue()
 
 
 def open_axes(axis: Axes) -> None:
@@ -108,11 +126,15 @@ def class_style(label: int) -> tuple[str, str]:
     return COLOURS[label % len(COLOURS)], MARKS[label % len(MARKS)]
 
 
-def make_panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """A picture of column width with `count` axes of `height` inches, at most `columns` side by side."""
+def make_panels(count: int, columns: int, height: float, share_x: bool = False) -> tuple[Figure, list[Axes]]:
+    """A picture of column width with `count` axes of `height` inches, at most `columns` side by side.
+
+    `share_x`: panels one below the other have the same x axis, labelled at the lowest.
+    """
     columns = min(columns, count)
     rows = -(-count // columns)
-    picture, axes = plt.subplots(rows, columns, figsize=(COLUMN, height * rows), squeeze=False)
+    size = (COLUMN, height * rows)
+    picture, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex="col" if share_x else False)
     for axis in axes.flat[count:]:
         axis.set_visible(False)
     return picture, list(axes.flat[:count])

@@ -1,4 +1,4 @@
-"""Many runs of one experiment: every combination of a grid's values with several seeds, two runs at a time.
+"""Many runs of one experiment, several at a time: every setting with several seeds.
 
 A sweep is a folder of run folders, `SETTING/seed-N`. The same command continues an interrupted sweep: finished runs
 are not repeated, and an interrupted run continues from its last checkpoint.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from multiprocessing import active_children
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,68 +22,134 @@ from protofed.engines.threads import ends_with
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json, write_atomically
+from protofed.experiment.progress import ProgressFile, ProgressLine, wants_progress
 from protofed.experiment.results import Result
 from protofed.experiment.run import run
-from protofed.measures.intervals import Interval, SettingRow, figures_of
+from protofed.experiment.stored import has_diverged
+from protofed.experiment.wording import quantity
+from protofed.measures.intervals import Interval, SettingRow, figures_of, settings_as_json
 from protofed.measures.question import state_with_data
 from protofed.prototypes import Prototypes
+from protofed.studies.comparison import settings_table
+from protofed.studies.plan import (
+    Experiment,
+    SweepRun,
+    compare_settings,
+    grid_words,
+    parse_seeds,
+    plan_sweep,
+    write_plan,
+)
 
-_PROCESSES = 2
+if TYPE_CHECKING:
+    from protofed.experiment.table import ResultTable
+
+AT_A_TIME = 2
+"""How many runs are made at a time unless the user says otherwise."""
 _DISTANCE_FILE = "prototype_distance.json"
 DISTANCE = "prototype distance"
 """The name of the figure in that file."""
+_TICK = 0.5
+"""Seconds between two looks at the runs that are going on."""
 
 
-class SweepRun(NamedTuple):
-    """One run of a sweep."""
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep. `rows` has the figures of every setting by seed, `table` shows them with intervals."""
 
-    setting: str  # "method.pull=0.5 train.lr=0.1"
-    seed: int
-    out: Path
-    config: Config
+    folder: Path
+    rows: Sequence[SettingRow]
+    runs: Sequence[SweepRun]
+    notes: Sequence[str] = ()
+
+    @property
+    def table(self) -> ResultTable:
+        """One row per setting: means over seeds with their intervals, and the difference from the first setting."""
+        return settings_table(self.rows)
+
+    @property
+    def best(self) -> SettingRow | None:
+        """The setting with the highest mean accuracy on validation sets; None if the runs have none."""
+        return best_setting(self.rows)
+
+    @property
+    def diverged(self) -> list[str]:
+        """The runs with a loss that is not finite, such as "fedavg, seed 1"."""
+        return [f"{one.setting}, seed {one.seed}" for one in self.runs if has_diverged(Folder(one.out).result())]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The content of sweep.json."""
+        return settings_as_json(self.rows)
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame."""
+        return self.table.to_pandas()
+
+    def __repr__(self) -> str:
+        return f"{self.table.text()}\n({quantity(len(self.runs), 'run')} in {self.folder})"
+
+    def _repr_html_(self) -> str:
+        return self.table.html()
 
 
-def grid_settings(words: Sequence[str]) -> list[str]:
-    """Every combination of the values in "section.key=a,b,c" words. The first word changes slowest.
+def sweep(
+    config: Experiment = None,
+    out: str | Path = "",
+    *,
+    grid: Mapping[str, Sequence[Any]] | Sequence[str] = (),
+    compare: Sequence[Mapping[str, Any]] = (),
+    seeds: int | Sequence[int] = 3,
+    jobs: int = AT_A_TIME,
+    progress: bool | None = None,
+) -> Sweep:
+    """Run every setting with several seeds in the folder `out`, several runs at a time, and compare the settings.
 
-    >>> grid_settings(["method.pull=0,1", "net.hidden=[8],[8,8]"])[1:3]
-    ['method.pull=0 net.hidden=[8,8]', 'method.pull=1 net.hidden=[8]']
+    `config`: the experiment, as for `run`; its [[compare]] tables are settings. `grid`: values by key, such as
+    {"method.pull": [0, 1]}; all combinations are run. `compare`: more settings, each a table of sections with an
+    optional "label", such as {"label": "FedNH", "method": {"name": "fednh", "rho": 0.9}}. `seeds`: their number, or a
+    list. `jobs`: runs at a time. `progress`: whether to show it; None: on a terminal and in a notebook.
+
+    The same call continues an interrupted sweep. Settings are compared seed by seed: runs with the same seed have the
+    same partition, the same clients per round and the same batches.
     """
-    choices: dict[str, list[str]] = {}
-    for word in words:
-        key, equals, values = (part.strip() for part in word.partition("="))
-        if not (equals and "." in key and values):
-            raise UserError(f"--grid {word}: must look like section.key=a,b,c, for example --grid method.pull=0,1,2")
-        if key == "run.seed":
-            raise UserError(f"--grid {word}: the seeds are chosen by --seeds N, which gives 0 to N - 1.")
-        if key in choices:
-            raise UserError(f"--grid {word}: {key} is given twice. Give all its values at once, separated by commas.")
-        choices[key] = [f"{key}={value}" for value in _split_values(values)]
-    return [" ".join(combination) for combination in product(*choices.values())]
+    if not str(out):
+        raise UserError('sweep() needs a folder for its runs, for example out="runs/sweep".')
+    out = Path(out)
+    settings = compare_settings(compare) if compare else ()
+    plan = plan_sweep(config, out, parse_seeds(seeds), grid_words(grid), settings)
+    line = ProgressLine() if wants_progress(progress) else None
+    ended = [0]
+
+    def report(job: SweepRun, result: dict[str, Any]) -> None:
+        ended[0] += 1
+        if line:
+            line.show(ended[0], len(plan.runs), f"{job.setting}, seed {job.seed} has ended")
+
+    try:
+        return make_sweep(out, plan.runs, jobs, report, notes=plan.notes)
+    finally:
+        if line:
+            line.end()
 
 
-def _split_values(values: str) -> list[str]:
-    """The values between commas. A comma in brackets does not separate values."""
-    parts, depth = [""], 0
-    for letter in values:
-        depth += (letter in "[{(") - (letter in "]})")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
+def make_sweep(
+    out: Path,
+    runs: Sequence[SweepRun],
+    jobs: int,
+    report: Callable[[SweepRun, dict[str, Any]], None],
+    tick: Callable[[], None] = lambda: None,
+    notes: Sequence[str] = (),
+) -> Sweep:
+    """Make the runs of a plan, and write plan.json, sweep.json and sweep.png."""
+    from protofed.pictures.style import write_picture
+    from protofed.pictures.sweep_plot import draw_sweep
 
-
-def plan_runs(file: Path | None, grid: Sequence[str], seeds: int, sets: Sequence[str], out: Path) -> list[SweepRun]:
-    """All runs, seed by seed. An error in any of them is raised before the first run begins."""
-    jobs = []
-    for seed, setting in product(range(seeds), grid_settings(grid)):
-        config = Config.load(file, [*sets, *setting.split(), f"run.seed={seed}", "engine.workers=1"])
-        folder = setting.replace("/", "_").replace(" ", "+") or "as-it-is"
-        jobs.append(SweepRun(setting, seed, out / folder / f"seed-{seed}", config))
-    if len({job.out for job in jobs}) < len(jobs):
-        raise UserError("--grid: a key lists the same value twice. Give each value once.")
-    return jobs
+    write_plan(out, runs)
+    run_all(runs, report, jobs, tick)
+    made = Sweep(out, setting_rows(runs), runs, notes)
+    write_atomically(out / "sweep.json", json.dumps(made.as_json(), indent=2).encode())
+    write_picture(draw_sweep(made.rows), out / "sweep.png")
+    return made
 
 
 def finish_run(out: Path, config: Config) -> dict[str, Any]:
@@ -91,7 +157,9 @@ def finish_run(out: Path, config: Config) -> dict[str, Any]:
     config_file = out / "config.toml"
     if config_file.exists():
         config = check_stored_run(out, config)
-    result = None if (out / "result.json").exists() else run(config, out, resume=config_file.exists())
+    result = None
+    if not (out / "result.json").exists():
+        result = run(config, out, resume=config_file.exists(), watchers=[ProgressFile(out)], progress=False)
     if not (out / _DISTANCE_FILE).exists():
         distance = _prototype_distance(result or Result.load(out))
         write_atomically(out / _DISTANCE_FILE, json.dumps({"distance": distance}).encode())
@@ -123,45 +191,73 @@ def _prototype_distance(result: Result) -> float | None:
     return float(distances.mean()) if len(distances) else None
 
 
-def run_all(jobs: Sequence[SweepRun], report: Callable[[SweepRun, dict[str, Any]], None]) -> None:
-    """Finish all runs, and call `report` with each run and its result.json as it ends.
+def run_all(
+    jobs: Sequence[SweepRun],
+    report: Callable[[SweepRun, dict[str, Any]], None],
+    at_a_time: int = AT_A_TIME,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Finish all runs, and call `report` with each run and its result.json as it ends, and `tick` all the time.
 
-    An error or Ctrl-C stops the other runs; the same call continues them later.
+    An error names its run. It stops the other runs, like Ctrl-C; the same call continues them later.
     """
 
     def ended(position: int, result: dict[str, Any]) -> None:
         report(jobs[position], result)
 
-    two_at_a_time(finish_run, [job.out for job in jobs], [job.config for job in jobs], ended)
+    arguments, names = [(job.out, job.config) for job in jobs], [f"{job.setting}, seed {job.seed}" for job in jobs]
+    in_processes(finish_run, arguments, names, at_a_time, ended, tick)
 
 
-def two_at_a_time(
+def in_processes(
     task: Callable[[Any, Any], Any],
-    first: Sequence[Any],
-    second: Sequence[Any],
+    arguments: Sequence[tuple[Any, Any]],
+    names: Sequence[str],
+    at_a_time: int = AT_A_TIME,
     report: Callable[[int, Any], None] = lambda position, result: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call the task with each pair of arguments in two processes, and `report` with the position and result of each.
+    """Call the task with each pair of arguments, several at a time, and `report` with the position and result of each.
 
-    An error or Ctrl-C stops the other calls.
+    An error is raised with the name of its call. It stops the other calls, like Ctrl-C.
     """
     unrelated = set(active_children())
-    with ProcessPoolExecutor(_PROCESSES, initializer=ends_with, initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(at_a_time, initializer=ends_with, initargs=(os.getpid(),)) as pool:
         try:
-            pending = {pool.submit(task, *pair): number for number, pair in enumerate(zip(first, second, strict=True))}
-            for future in as_completed(pending):
-                report(pending[future], future.result())
+            pending = {pool.submit(task, *pair): number for number, pair in enumerate(arguments)}
+            while pending:
+                done, _ = wait(pending, _TICK, FIRST_COMPLETED)
+                tick()
+                for future in done:
+                    number = pending.pop(future)
+                    report(number, _outcome(future.result, names[number]))
         except BaseException:
             for process in set(active_children()) - unrelated:
                 process.kill()
             raise
 
 
+def _outcome(get: Callable[[], Any], name: str) -> Any:
+    """The result of a call. Its error is raised with its name."""
+    try:
+        return get()
+    except UserError as problem:
+        raise UserError(f"{name}: {problem}" if name.strip(", ") else str(problem)) from problem
+    except BrokenProcessPool:
+        raise UserError(
+            f"{name}, or another run at the same time: its process was killed, perhaps because memory ran out. Run the "
+            "same command again with --jobs 1, which continues."
+        ) from None
+    except Exception as problem:
+        problem.add_note(f"This happened in {name}.")
+        raise
+
+
 def setting_rows(jobs: Sequence[SweepRun]) -> list[SettingRow]:
     """The figures of the finished runs of a sweep, by setting."""
     rows: dict[str, SettingRow] = {}
     for job in jobs:
-        row = rows.setdefault(job.setting, SettingRow(job.setting, {}))
+        row = rows.setdefault(job.setting, SettingRow(job.setting, {}, job.words, job.config.method_name))
         for name, value in _run_figures(job.out):
             row.figures.setdefault(name, {})[job.seed] = value
     return list(rows.values())

@@ -7,9 +7,10 @@ from itertools import product
 
 from matplotlib.figure import Figure
 
+from protofed.experiment.stored import StoredRun
 from protofed.pictures import scatter
-from protofed.pictures.runs import FinishedRun
 from protofed.pictures.sweep_plot import draw_sweep
+from protofed.studies.plan import SweepRun
 from protofed.studies.reproduce.fedproto_notes import (
     FEDPROTO_ALL_TABLES,
     FEDPROTO_AUTHORS_CODE,
@@ -22,7 +23,7 @@ from protofed.studies.reproduce.figures import BY_HEAD, BY_HEAD_OWN, BY_PROTOTYP
 from protofed.studies.reproduce.page import OWN_CLASSES
 from protofed.studies.reproduce.published import FEDPROTO_CIFAR10, FEDPROTO_FEMNIST, FEDPROTO_MNIST, FEDPROTO_SENT
 from protofed.studies.reproduce.study import Cell, Study
-from protofed.studies.sweep import DISTANCE, SweepRun, setting_rows
+from protofed.studies.sweep import DISTANCE, setting_rows
 
 BASELINES = ("local", "fesem", "fedprox", "fedper", "fedavg", "fedrep")
 _AS_IN_CODE = {
@@ -110,7 +111,7 @@ _PAIRS = (
 
 def _figure2_panels(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. 2: the test embeddings of the runs with seed 0."""
-    return scatter.tsne([FinishedRun.load(job.out) for job in jobs if job.seed == 0])
+    return scatter.tsne([StoredRun.load(job.out) for job in jobs if job.seed == 0])
 
 
 def draw_varied(jobs: Sequence[SweepRun]) -> Figure:

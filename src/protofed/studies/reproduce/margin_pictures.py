@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from protofed.experiment.folder import Folder
 from protofed.pictures.bands import BandPanel, draw_bands
 from protofed.pictures.style import COLOURS, open_axes
+from protofed.studies.plan import SweepRun
 from protofed.studies.reproduce.measured import client_weights, measured_rounds
-from protofed.studies.sweep import SweepRun
 
 _TESTED = {"accuracy_global": "accuracy", "loss_global": "training loss"}
 _MEASURED = {

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich.box import SIMPLE_HEAD
-from rich.padding import Padding
-from rich.table import Table
-
-from protofed.measures.intervals import Interval, paired
+from protofed.experiment.table import BOLD_RULE, ResultTable, TableCell
+from protofed.measures.intervals import Interval, SettingRow, best_row, paired
 from protofed.studies.reproduce.figures import (
     BY_HEAD,
     BY_HEAD_OWN,
@@ -225,25 +222,47 @@ def unfinished_note(results: Sequence[CellResult], seeds: int) -> list[str]:
     ]
 
 
-def rich_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Padding:
-    """A table for the screen, with an empty line above and below."""
-    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)  # so that it fits 80 characters
-    for number, name in enumerate(heads):
-        table.add_column(
-            name,
-            justify="right" if number else "left",
-            style="dim" if name.startswith("paper") else None,
-            no_wrap=not number and max((len(line[0]) for line in lines), default=0) < 30,
-        )
-    for line in lines:
-        table.add_row(*line)
-    return Padding(table, (1, 0))
+def screen_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> ResultTable:
+    """A table for the screen, on which the paper's figures are less prominent."""
+    return ResultTable(heads, lines, dim=[head for head in heads if head.startswith("paper")])
 
 
 def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    rows = [list(heads), ["---"] * len(heads), *map(list, lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return ResultTable(heads, lines).markdown()
+
+
+def study_table(study: Study, results: Sequence[CellResult]) -> ResultTable:
+    """The accuracies of all columns with their numbers, for other programs and for papers."""
+    heads, lines = accuracy_table(results)
+    columns = columns_of(results)
+    step = (len(heads) - 1) // len(columns)  # 2 with the paper's figures
+    by_place = {(result.cell.row, result.cell.column): result for result in results if result.runs}
+    rows: list[list[TableCell | str]] = []
+    best = {column: _best_row([result for result in results if result.cell.column == column]) for column in columns}
+    for line in lines:
+        row: list[TableCell | str] = [line[0]]
+        for number, text in enumerate(line[1:]):
+            column = columns[number // step]
+            result = by_place.get((line[0], column))
+            if number % step:
+                row.append(TableCell(text, float(text) if text not in ("", "-") else None))
+            elif result is None:
+                row.append(TableCell(text))
+            else:
+                interval = result.interval
+                row.append(TableCell(text, interval.mean, interval.half, best[column] == line[0]))
+        rows.append(row)
+    unique = [head if head != "paper" else f"{heads[number - 1]}, paper" for number, head in enumerate(heads)]
+    notes = [study.title + ".", study.note or ACCURACY_NOTE, *([BOLD_RULE] if any(best.values()) else [])]
+    return ResultTable(unique, rows, notes)
+
+
+def _best_row(results: Sequence[CellResult]) -> str | None:
+    """The row of a column that is better than every other one, by the rule of `intervals.best_row`; None if none is."""
+    rows = [SettingRow(result.cell.row, {"": result.accuracy}) for result in results if result.runs]
+    best = best_row(rows, "")
+    return best.setting if best else None
 
 
 def markdown_page(study: Study, results: Sequence[CellResult], quick: bool, seeds: int) -> str:

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from protofed.experiment.folder import Folder
 from protofed.pictures.bands import BandPanel, draw_bands
+from protofed.studies.plan import SweepRun
 from protofed.studies.reproduce.over_slow import SLOW
 from protofed.studies.reproduce.study import Cell, Study
-from protofed.studies.sweep import SweepRun
 
 _RECIPE = "masks-quick"
 _ALPHAS = ("0.01", "0.1", "1.0")

@@ -1,0 +1,213 @@
+"""Runs as they are stored: the small files of a run folder, without the method, the data and torch.
+
+Commands that only read numbers use this, so that they start fast and need no method, net or data of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from protofed.errors import UserError
+from protofed.experiment.folder import Folder
+from protofed.experiment.wording import dataset_title
+
+if TYPE_CHECKING:
+    from protofed.experiment.config import Config
+    from protofed.experiment.results import Result
+
+MAY_CHANGE = (
+    "run.rounds",
+    "run.seconds",
+    "run.checkpoint_every",
+    "run.keep_checkpoints",
+    "run.trace_every",
+    "run.monitor",
+    "run.tensorboard",
+    "data.root",
+    "engine.workers",
+    "engine.reason",
+)
+"""The keys that may change when a run is resumed. They do not change the results of the rounds."""
+RunState = Literal["finished", "diverged", "running", "stopped"]
+PLAN = "plan.json"
+"""The file in a sweep's folder that lists its runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """A run, read from the small files of its folder. It may still be going on."""
+
+    folder: Path
+    settings: Mapping[str, Any]  # the tables of config.toml
+    summary: Mapping[str, Any]  # result.json, or what is known so far of a run that is not finished
+    rounds: Sequence[dict[str, Any]]
+    clients: Sequence[dict[str, Any]]
+    state: RunState = "finished"
+    label: str = ""  # the name of its setting in a sweep
+    in_memory: Result | None = None  # if it was not read from a folder
+
+    @classmethod
+    def load(cls, folder: Path, label: str = "") -> StoredRun:
+        """The run in a folder. It must have finished at least one round."""
+        files = Folder.existing(folder)
+        settings = read_settings(folder / "config.toml")
+        if (folder / "result.json").exists():
+            summary = files.result()
+            state: RunState = "diverged" if has_diverged(summary) else "finished"
+            return cls(folder, settings, summary, files.rounds(), files.clients(), state, label)
+        rounds, state = files.rounds(), "running" if files.is_in_use() else "stopped"
+        if not rounds:
+            raise UserError(
+                f"{folder} has no finished round yet ({state}). "
+                + (
+                    "Wait for it."
+                    if state == "running"
+                    else f"Continue it with `protofed run --resume --out {folder}`."
+                )
+            )
+        return cls(folder, settings, _summary_so_far(settings, files, rounds), rounds, [], state, label)
+
+    @classmethod
+    def of(cls, result: Result) -> StoredRun:
+        """A result in memory in the form of a stored run."""
+        folder, settings = result.folder or Path("(in memory)"), result.state.config.table()
+        state: RunState = "diverged" if has_diverged(result.summary) else "finished"
+        return cls(folder, settings, result.summary, result.rounds, result.clients, state, in_memory=result)
+
+    @cached_property
+    def config(self) -> Config:
+        """The experiment. Its method must be known."""
+        from protofed.experiment.config import Config
+
+        return self.in_memory.state.config if self.in_memory else Config.of(self.settings)
+
+    @property
+    def method(self) -> str:
+        return str(self.settings["method"]["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings["run"]["seed"])
+
+    @property
+    def data(self) -> str:
+        """The dataset's title."""
+        return dataset_title(self.summary["dataset"], self.summary.get("remark", ""))
+
+    @property
+    def unfinished(self) -> str:
+        """For a run without a result: its state, such as "running, round 3 of 50"; "" if it has finished."""
+        if self.state in ("finished", "diverged"):
+            return ""
+        return f"{self.state}, round {len(self.rounds)} of {self.settings['run']['rounds']}"
+
+    def result(self) -> Result:
+        """The run's models and prototypes."""
+        from protofed.experiment.results import Result
+
+        return self.in_memory or Result.load(self.folder)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The tables of a config.toml that a run wrote."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
+
+
+def has_diverged(summary: Mapping[str, Any]) -> bool:
+    """Whether a term of the last round's training loss is not finite; result.json has null for it."""
+    return any(value is None or not math.isfinite(value) for value in (summary.get("loss") or {}).values())
+
+
+def _summary_so_far(settings: Mapping[str, Any], files: Folder, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What result.json would say after the rounds so far, with the figures of the last round that was tested."""
+    is_tested = (row for row in reversed(rounds) if row.get("accuracy_head", row.get("accuracy_prototype")) is not None)
+    tested: Mapping[str, Any] = next(is_tested, {})
+    partition = files.partition() or {}
+
+    def accuracy(way: str) -> dict[str, float] | None:
+        mean = tested.get(f"accuracy_{way}")
+        return None if mean is None else {"mean": mean, "std": tested[f"accuracy_{way}_std"]}
+
+    def total(key: str) -> float:
+        return float(sum(row[key] for row in rounds))
+
+    ways = dict.fromkeys(
+        key.removeprefix("accuracy_") for key in tested if key.startswith("accuracy_") and f"{key}_std" in tested
+    )
+    return {
+        "method": settings["method"]["name"],
+        "dataset": partition.get("dataset", settings["data"]["name"]),
+        "seed": settings["run"]["seed"],
+        "rounds": len(rounds),
+        "clients": len(partition.get("clients", ())),
+        "accuracy": {"head": None, "prototype": None} | {way: accuracy(way) for way in ways},
+        "majority": None,
+        "best": None,
+        "global": {"accuracy": tested.get("accuracy_global")},
+        "personal": {"v": None, "l": None},
+        "loss": rounds[-1]["loss"],
+        "cost": {
+            "up_params": round(total("up_params") / len(rounds)),
+            "up_bytes": round(total("up_bytes")),
+            "down_bytes": round(total("down_bytes")),
+        },
+        "seconds": {"total": total("seconds"), "per_round": total("seconds") / len(rounds)},
+    }
+
+
+def load_runs(sources: Iterable[Any]) -> list[StoredRun]:
+    """The runs in these folders, or of these results.
+
+    The folder of a sweep, or a `Sweep`, stands for all its runs that have a finished round.
+    """
+    runs: list[StoredRun] = []
+    for source in sources:
+        if hasattr(source, "summary"):
+            runs.append(StoredRun.of(source))
+            continue
+        folder = Path(getattr(source, "folder", source))
+        if not folder.is_dir():
+            raise UserError(f"There is no folder {folder}. Give folders that `protofed run --out` or a sweep wrote.")
+        if (folder / "config.toml").exists() or not is_sweep(folder):
+            runs.append(StoredRun.load(folder))
+            continue
+        planned = {folder / run["folder"]: run["setting"] for run in read_plan(folder)}
+        begun = [path for path in planned if Folder(path).has_rounds()]
+        if not begun:
+            raise UserError(f"{folder} is a sweep without a finished round so far. Wait, or run the sweep again.")
+        runs += [StoredRun.load(path, planned[path]) for path in begun]
+    return runs
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether this is the folder of a sweep."""
+    return (folder / PLAN).is_file() or (folder / "sweep.json").is_file()
+
+
+def read_plan(folder: Path) -> list[dict[str, Any]]:
+    """The runs of a sweep: `setting`, `seed` and `folder` (relative) of each."""
+    if not (folder / PLAN).is_file():  # a sweep of an earlier version: its folders are SETTING/seed-N
+        found = sorted(path.parts[-3:-1] for path in folder.glob("*/seed-*/config.toml"))
+        return [
+            {
+                "setting": setting.replace("+", " "),
+                "seed": int(seed.removeprefix("seed-")),
+                "folder": f"{setting}/{seed}",
+            }
+            for setting, seed in found
+        ]
+    try:
+        runs: list[dict[str, Any]] = json.loads((folder / PLAN).read_text(encoding="utf-8"))["runs"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UserError(f"{folder / PLAN} cannot be read. Delete it and run the sweep again.") from problem
+    return runs

@@ -1,0 +1,154 @@
+"""`protofed.draw`: a picture of runs, with the size, title, names and limits that the user wants."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from protofed.errors import UserError, did_you_mean
+from protofed.experiment.folder import must_be_new
+from protofed.pictures.catalogue import PICTURES, DrawOptions
+from protofed.pictures.style import must_be_a_picture, picture_bytes, with_column_fonts, write_picture
+
+_BORDER = 0.1
+"""Inches around a picture that is written."""
+
+
+class Drawing:
+    """A picture. `figure` is matplotlib's figure; a notebook shows it."""
+
+    def __init__(self, name: str, figure: Figure) -> None:
+        self.name, self.figure = name, figure
+
+    def save(self, out: str | Path, force: bool = False) -> Path:
+        """Write the picture as .png, .svg or .pdf. `force` replaces a file that exists."""
+        path = Path(out)
+        must_be_a_picture(path)
+        if not force:
+            must_be_new(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_picture(self.figure, path)
+        return path
+
+    def __repr__(self) -> str:
+        width, height = self.figure.get_size_inches()
+        return f"Drawing({self.name}: {PICTURES[self.name].about}, {width:.1f} x {height:.1f} inches)"
+
+    def _repr_html_(self) -> str:
+        return f'<img src="data:image/png;base64,{base64.b64encode(picture_bytes(self.figure)).decode()}">'
+
+
+def draw(
+    what: str,
+    *runs: Any,
+    out: str | Path | None = None,
+    force: bool = False,
+    window: int = 1,
+    clients: Sequence[int] = (),
+    by: Sequence[str] = DrawOptions().by,
+    classes: Sequence[str] = (),
+    width: float | None = None,
+    height: float | None = None,
+    title: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    ylim: tuple[float, float] | None = None,
+) -> Drawing:
+    """Draw runs: run folders, folders of sweeps (all their runs), or results in memory.
+
+    `what`: the picture, such as "curves" or "clients"; `protofed.pictures.catalogue.PICTURES` has all. `out`: a file to
+    write, .png, .svg or .pdf; `force` replaces an existing one. `window`, `clients`, `by`, `classes`: options of single
+    pictures, as in `protofed draw`. `width`, `height`: inches. `title`: another title; "": none. `labels`: other names
+    for methods and settings, by their names in the picture. `ylim`: limits of the y axis.
+    """
+    if what not in PICTURES:
+        raise UserError(f'--what: there is no picture "{what}". {did_you_mean(what, PICTURES)}')
+    if out is not None:
+        must_be_a_picture(Path(out))
+        if not force:
+            must_be_new(Path(out))
+    for name, inches in (("--width", width), ("--height", height)):
+        if inches is not None and not 1 <= inches <= 40:
+            raise UserError(f"{name}: got {inches:g}; must be from 1 to 40 inches.")
+    if ylim is not None and not ylim[0] < ylim[1]:
+        raise UserError(f"--ylim: got {ylim[0]:g},{ylim[1]:g}; the first must be smaller than the second.")
+    options = DrawOptions(window, tuple(clients), tuple(by), tuple(classes))
+    figure = PICTURES[what].draw(PICTURES[what].load(runs), options)
+    _adjust(figure, title, labels or {}, ylim)
+    if width or height:
+        _resize(figure, width, height)
+    drawing = Drawing(what, figure)
+    if out is not None:
+        drawing.save(out, force=force)
+    return drawing
+
+
+def _adjust(figure: Figure, title: str | None, labels: Mapping[str, str], ylim: tuple[float, float] | None) -> None:
+    """Change the title, the names and the limits of a picture."""
+    axes = [axis for axis in figure.axes if axis.get_visible()]
+    if title is not None:
+        figure.suptitle("")
+        for axis in axes[1:]:
+            if axis.get_title() == axes[0].get_title():
+                axis.set_title("")
+        axes[0].set_title(title)
+    if ylim is not None:
+        for axis in axes:
+            if axis.get_ylabel() == axes[0].get_ylabel():
+                axis.set_ylim(*ylim)
+    for name, label in labels.items():
+        if not _rename(figure, axes, name, label):
+            known = set(_names(figure, axes))
+            raise UserError(f'--label: there is no "{name}" in the picture. {did_you_mean(name, known)}')
+
+
+def _names(figure: Figure, axes: Sequence[Axes]) -> list[str]:
+    """The names in legends and at the ticks of categories."""
+    legends = [legend for legend in (*figure.legends, *(axis.get_legend() for axis in axes)) if legend is not None]
+    ticks = [name for axis in axes for scale in (axis.xaxis, axis.yaxis) for name in _tick_names(scale)]
+    return [text.get_text() for legend in legends for text in legend.get_texts()] + ticks
+
+
+def _tick_names(scale: Axis) -> list[str]:
+    """The names at the ticks of categories; [] for an axis of numbers."""
+    if not isinstance(scale.get_major_locator(), FixedLocator):
+        return []
+    return [text.get_text() for text in scale.get_ticklabels()]
+
+
+def _rename(figure: Figure, axes: Sequence[Axes], name: str, label: str) -> bool:
+    """Replace a name in legends and at the ticks of categories, also where more follows it. Whether it was found."""
+    found = False
+
+    def changed(text: str) -> str:
+        nonlocal found
+        if text == name or text.startswith((f"{name},", f"{name} ")):
+            found = True
+            return label + text[len(name) :]
+        return text
+
+    for legend in (*figure.legends, *(axis.get_legend() for axis in axes)):
+        for text in legend.get_texts() if legend is not None else ():
+            text.set_text(changed(text.get_text()))
+    for axis in axes:
+        for scale in (axis.xaxis, axis.yaxis):
+            if names := _tick_names(scale):
+                scale.set_ticklabels([changed(text) for text in names])
+    return found
+
+
+@with_column_fonts
+def _resize(figure: Figure, width: float | None, height: float | None) -> None:
+    """Make the written picture, with its legend, this wide and high in inches. Fonts keep their size."""
+    for _ in range(4):
+        box, (now_wide, now_high) = figure.get_tightbbox(), figure.get_size_inches()
+        wide = now_wide + (width - 2 * _BORDER - box.width if width else 0)
+        high = now_high + (height - 2 * _BORDER - box.height if height else 0)
+        figure.set_size_inches(max(0.5, wide), max(0.5, high))
+        figure.tight_layout()
