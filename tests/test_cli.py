@@ -14,7 +14,7 @@ from protofed import cli
 from protofed.cli.screen import Screen, run_verdict
 from protofed.experiment.accuracy import accuracy_mean_and_std
 from protofed.experiment.config import Config
-from protofed.experiment.members import counts_by_share
+from protofed.experiment.member_nets import counts_by_share
 from protofed.experiment.run import run
 from protofed.experiment.wording import duration
 

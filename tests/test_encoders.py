@@ -140,7 +140,7 @@ def test_a_recipe_with_an_encoder_runs_with_it(package, monkeypatch):
 def test_a_net_starts_from_published_weights(package):
     table = {"data": {"clients": 2}, "net": {"name": "efficientnet_lite0", "weights": "efficientnet_lite0"}}
     config = protofed.Config.of(table)
-    from protofed.experiment.members import build_nets, load_net_weights
+    from protofed.experiment.member_nets import build_nets, load_net_weights
 
     (net,), notes = load_net_weights(config, build_nets(config, [(3, 32, 32)], 10))
     assert notes == (

@@ -82,6 +82,10 @@ SOURCES: dict[str, Source] = {
         "FedProx's synthetic(1, 1): 30 clients with the sizes of its published file.",
         partial(generated.fedprox_synthetic, name="synthetic_1_1", alpha=1.0, beta=1.0),
     ),
+    "table": Source(
+        "Your own tables: data.root is a folder with a CSV, Parquet or Feather file per client, or one file.",
+        tables.no_dataset,
+    ),
     "tiny_imagenet": Source("64x64x3 photographs of 25 of the 200 classes (5,000 / 1,250).", images.tiny_imagenet),
     "uci_har": Source("Movements of 30 people: windows of 9 signals, 6 activities (10,299).", tables.uci_har),
     "usps": Source("16x16 handwritten digits (7,291 / 2,007).", images.USPS.read),

@@ -117,6 +117,14 @@ def npz(path: Path) -> Dataset:
     return replace(data, labels=mask_classes(masks, classes, str(path)), image_labels=labels)
 
 
+def no_dataset(path: Path) -> Dataset:
+    """Tables of clients are not one dataset: their columns may differ. `data.table` reads them."""
+    raise UserError(
+        'Tables need data.target, the column with the labels, and are read by client. Give an experiment file with '
+        'data.name = "table": see docs/tables.md.'
+    )
+
+
 def memory_mapped(folder: Path) -> dict[str, np.ndarray]:
     """The arrays in the .npy files of a folder, memory-mapped instead of read."""
     return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}

@@ -21,6 +21,7 @@ from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.experiment.options import check, check_name, options, toml_or_text, toml_value
 from protofed.experiment.sections import (
     SECTIONS,
+    TABLE,
     DataSection,
     EngineSection,
     EvalSection,
@@ -29,6 +30,7 @@ from protofed.experiment.sections import (
     NetKeys,
     RunSection,
     SystemSection,
+    table_problems,
 )
 from protofed.experiment.stored import MAY_CHANGE
 from protofed.methods import METHODS
@@ -94,6 +96,10 @@ class Config:
             )
         if (run := sections["run"]) and run.seconds and run.eval_last:
             problems.append("run.seconds: cannot be used together with run.eval_last. Use one of them.")
+        if data:
+            problems += table_problems(data, tables.get("partition"))
+            if data.name == TABLE:
+                tables.setdefault("partition", {"name": "natural"})
         partition_name, partition = _choose(
             "partition", {**PARTITIONS, **from_python}, tables.get("partition", {}), problems
         )

@@ -18,7 +18,8 @@ from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN, Config
-from protofed.experiment.members import Members, build_nets, load_net_weights
+from protofed.experiment.member_nets import build_nets, load_net_weights
+from protofed.experiment.members import Members
 from protofed.experiment.sections import DataSection, GivenInPython, NetChoice
 from protofed.nets.own import OwnNet
 

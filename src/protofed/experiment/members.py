@@ -13,14 +13,15 @@ import torch
 from protofed.core import AnyMethod, Client, Net, Site
 from protofed.data.partitions.base import Holding, stratified_share
 from protofed.data.sources import SOURCES
+from protofed.data.table.recipe import Recipe
 from protofed.draws import random_state
-from protofed.errors import UserError
+from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN
 from protofed.experiment.encoder import encode_dataset
+from protofed.experiment.member_nets import build_nets, load_net_weights
+from protofed.experiment.sections import TABLE
 from protofed.experiment.wording import dataset_title
-from protofed.nets import make_net
-from protofed.nets.weights import read_weights, with_our_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -49,6 +50,8 @@ class Members:
     remark: str = ""  # shown with every result, for example "subset" or "re-made"
     notes: tuple[str, ...] = ()  # shown when a run starts
     image_labels: tuple[str | int, ...] = ()  # the names of the labels of images, if pixels have other ones
+    names: tuple[str, ...] = ()  # one per client; () if clients have numbers only
+    recipes: tuple[Recipe, ...] = ()  # of tables: how each client makes inputs of its rows
 
     @classmethod
     def of(cls, config: Config, say: Callable[[str], None] = lambda text: None) -> Members:
@@ -58,6 +61,10 @@ class Members:
                 "This experiment has data that were given in Python, so it runs from Python only: "
                 "protofed.run(config, out, federation=...), with resume=True to continue it."
             )
+        if config.data.name == TABLE:
+            from protofed.experiment.table_members import members_of_files
+
+            return members_of_files(config)
         data = encode_dataset(SOURCES[config.data.name](config.data.root), config.data, say)
         data = data.from_domains(config.data.domains) if config.data.domains else data
         data = data.with_test_set_in_training_set() if config.eval.test == "merged" else data
@@ -115,7 +122,21 @@ class Members:
         nets = build_nets(config, [examples.shape for examples in no_data], len(labels))
         parts = tuple(Holding(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
         groups = tuple(client["group"] for client in partition["clients"])
-        return cls(partition["dataset"], labels, nets, no_data, no_data, (), parts, (), groups, partition["remark"])
+        names = tuple(client["name"] for client in partition["clients"] if "name" in client)
+        recipes = tuple(Recipe.of_json(client["recipe"]) for client in partition["clients"] if "recipe" in client)
+        return cls(
+            partition["dataset"],
+            labels,
+            nets,
+            no_data,
+            no_data,
+            (),
+            parts,
+            groups=groups,
+            remark=partition["remark"],
+            names=names,
+            recipes=recipes,
+        )
 
     @property
     def classes(self) -> int:
@@ -133,6 +154,21 @@ class Members:
 
     def __len__(self) -> int:
         return len(self.nets)
+
+    def client_name(self, number: int) -> str:
+        """The name of a client; "client" and its number if it has no name."""
+        return self.names[number] if self.names else f"client {number}"
+
+    def client_number(self, client: int | str) -> int:
+        """The number of a client that is given by its number or its name; an error if there is no such client."""
+        names = self.names or (self.groups if len(set(self.groups)) == len(self) else ())
+        if isinstance(client, str) and client in names:
+            return names.index(client)
+        number = int(client) if isinstance(client, str) and client.isdecimal() else client
+        if isinstance(number, int) and 0 <= number < len(self):
+            return number
+        known = f" {did_you_mean(str(client), names)}" if names else ""
+        raise UserError(f"There is no client {client!r}; clients are numbered from 0 to {len(self) - 1}.{known}")
 
     def server(self, seed: int, round: int) -> Site:
         """The site of the server's hooks."""
@@ -165,6 +201,9 @@ class Members:
             {**holding, "group": group, "input": train.input}
             for holding, group, train in zip(holdings, groups, self.train, strict=True)
         ]
+        for key, values in (("name", self.names), ("recipe", [recipe.json() for recipe in self.recipes])):
+            for client, value in zip(clients, values, strict=False):
+                client[key] = value
         return {
             "dataset": self.dataset,
             "remark": self.remark,
@@ -242,47 +281,3 @@ def _origins(data: Dataset, parts: Sequence[Holding]) -> tuple[str, ...]:
         return ()
     numbers = [np.unique(data.train_group[part.train]) for part in parts]  # of the groups, for each client
     return tuple(data.groups[number[0]] if len(number) == 1 and data.groups else "" for number in numbers)
-
-
-def build_nets(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:
-    """The net of each client, for inputs of these shapes. Clients with equal nets and shapes share the object."""
-    designs = [choice.design for choice in config.nets]
-    counts = counts_by_share([choice.share for choice in config.nets], len(shapes))
-    numbers = [number for number, count in enumerate(counts) for _ in range(count)]  # of each client's [[net]]
-    keys = list(zip(numbers, shapes, strict=True))
-    nets = {
-        (number, shape): make_net(config.nets[number].name, designs[number], shape, classes, designs)
-        for number, shape in dict.fromkeys(keys)
-    }
-    return tuple(nets[key] for key in keys)
-
-
-def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, ...], tuple[str, ...]]:
-    """The nets with initial weights from files, and a note per file about the tensors that matched."""
-    counts = counts_by_share([choice.share for choice in config.nets], len(nets))
-    files = [choice.weights for choice, count in zip(config.nets, counts, strict=True) for _ in range(count)]
-    loaded: dict[tuple[Net, str], Net] = {}
-    notes = []
-    for net, file in dict.fromkeys(zip(nets, files, strict=True)):
-        loaded[net, file] = net.starting_from(with_our_names(read_weights(file))) if file else net
-        if file:
-            random = [name for name in net.shapes if name not in loaded[net, file].initial_params]
-            rest = f"; at random: {', '.join(random)}" if random else ""
-            notes.append(
-                f"net {net.name}: {len(net.shapes) - len(random)} of {len(net.shapes)} tensors from {file}{rest}"
-            )
-    return tuple(loaded[key] for key in zip(nets, files, strict=True)), tuple(notes)
-
-
-def counts_by_share(shares: list[float], clients: int) -> list[int]:
-    """The number of clients for each share, by largest remainders; of equal remainders the first comes first.
-
-    >>> counts_by_share([1, 1, 1], 20)
-    [7, 7, 6]
-    """
-    exact = [share * clients / sum(shares) for share in shares]
-    counts = [int(value) for value in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda number: counts[number] - exact[number])  # the largest first
-    for number in by_remainder[: clients - sum(counts)]:
-        counts[number] += 1
-    return counts

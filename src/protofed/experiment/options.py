@@ -51,6 +51,8 @@ def toml_value(value: Any) -> str:
         return str(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{toml_value(str(key))} = {toml_value(inner)}' for key, inner in value.items())}}}"
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -6,15 +6,22 @@ puts all sections together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 
+from protofed.data.table.clients import TableOptions
+from protofed.data.table.recipe import Scaling
 from protofed.experiment.accuracy import Reporting
 from protofed.nets import Design
 from protofed.training import TrainSection
+
+
+TABLE = "table"
+"""The name of data that are the tables of the clients."""
 
 
 def _share_or_number(value: Any) -> Any:
@@ -23,6 +30,15 @@ def _share_or_number(value: Any) -> Any:
     if is_number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
         return value
     raise ValueError("must be a fraction of the clients above 0 and up to 1.0 (like 0.1), or a whole number of clients")
+
+
+def _scaling(value: Any) -> Any:
+    """Check the value of `data.scaling`."""
+    if value in ("client", "federated"):
+        return value
+    if isinstance(value, Mapping) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value.values()):
+        return {name: tuple(map(float, pair)) for name, pair in value.items()}
+    raise ValueError('must be "client", "federated", or a table like {age = [50, 10]} with a mean and a deviation')
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,28 @@ class DataSection:
     """name of the output of an .onnx file that has the features; "": the first"""
     normalise: Literal["dataset", "client", "pooled"] = "dataset"
     """dataset: constants in docs/data.md; client: a client's means and deviations; pooled: of all clients together"""
+    target: str = ""
+    """tables (name = "table", docs/tables.md): name of the column with the labels"""
+    client: str = ""
+    """tables: name of the column that says which client a row belongs to; "": every file of the folder is a client"""
+    test: str = ""
+    """tables: name of the column that says which rows are for testing only (test or train); "": a fifth of each class"""
+    drop: tuple[str, ...] = ()
+    """tables: names of columns that are not used; "hospital_b:ca" is the column ca of the client hospital_b only"""
+    categories: tuple[str, ...] = ()
+    """tables: names of columns with numbers that are categories"""
+    missing: tuple[str, ...] = ()
+    """tables: texts that mean a missing value in a CSV file, in addition to an empty cell, NA, NaN, null and None"""
+    scaling: Annotated[Scaling, BeforeValidator(_scaling)] = "client"
+    """tables: by a client's own training rows; federated: by all clients'; {column = [mean, deviation], ...}: by these"""
+    min_classes: Annotated[int, Ge(1)] = 2
+    """tables: smallest number of classes of a client; with fewer classes its table is refused"""
+
+    def table_options(self) -> TableOptions:
+        """The options of tables."""
+        return TableOptions(
+            **{key: getattr(self, key) for key in (field.name for field in fields(TableOptions))}
+        )
 
 
 @dataclass(frozen=True)
@@ -152,6 +190,23 @@ class NetKeys:
     """share of the clients that have this net, relative to the other [[net]] tables"""
     weights: str = ""
     """file with the initial weights of the body or of all layers: .safetensors, or a .pt state dict; "": random ones"""
+
+
+def table_problems(data: DataSection, partition: Mapping[str, Any] | None) -> list[str]:
+    """What is wrong with the options of tables. `partition`: the [partition] section, if the experiment has one."""
+    defaults = {field.name: field.default for field in fields(DataSection)}
+    options = [field.name for field in fields(TableOptions)]
+    others = [key for key in defaults if key not in ("name", "root", "clients", "domains", *options)]
+    if data.name != TABLE:
+        used = [key for key in options if getattr(data, key) != defaults[key]]
+        return [f'data.{key}: applies to tables only. Set data.name = "table", or leave it out' for key in used]
+    used = [key for key in others if getattr(data, key) != defaults[key]]
+    problems = [f"data.{key}: does not apply to tables. Leave it out" for key in used]
+    if not data.target:
+        problems.append("data.target: missing. Give the name of the column with the labels")
+    if partition and partition.get("name") != "natural":
+        problems.append("[partition]: tables are divided among clients already. Leave the section out")
+    return problems
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -27,7 +27,7 @@ from protofed.engines.threads import threads
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.folder import must_be_new, uninterrupted, write_atomically
-from protofed.experiment.members import build_nets, load_net_weights
+from protofed.experiment.member_nets import build_nets, load_net_weights
 from protofed.experiment.model import Model
 from protofed.experiment.options import options
 from protofed.experiment.wording import dataset_title, duration, quantity

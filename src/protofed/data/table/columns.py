@@ -1,0 +1,100 @@
+"""The kinds of columns: numbers and categories. What looks like something else is an error that says what was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from protofed.data.table.files import require_pandas
+from protofed.errors import UserError
+
+Kind = Literal["number", "category"]
+
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+_COMMA = re.compile(r"[-+]?\d+,\d+")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?")
+_CHECKED = 1000
+"""The number of different texts of a column that are looked at."""
+
+
+class Column(NamedTuple):
+    """What is known of a column of one client's table."""
+
+    kind: Kind
+    examples: str  # some of its values, for messages
+    missing: int  # rows without a value
+    different: int  # the number of different values
+
+
+def find_columns(frame: Any, owner: str, categories: Sequence[str] = ()) -> dict[str, Column]:
+    """The columns of a DataFrame by name. `owner` begins the error messages."""
+    return {name: _find_column(frame[name], name, owner, name in categories) for name in frame.columns}
+
+
+def _find_column(values: Any, name: str, owner: str, is_category: bool) -> Column:
+    types = require_pandas().api.types
+    present = values.dropna()
+    missing, where = len(values) - len(present), f'{owner}: the column "{name}"'
+    if not len(present):
+        raise UserError(
+            f'{where} has only missing values. Delete it from this table, or name it in data.drop (as "CLIENT:{name}" '
+            "for one client)."
+        )
+    distinct = present.unique()
+    kind: Kind = "number"
+    if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
+        raise UserError(f"{where} has dates, like {distinct[0]}. {_INSTEAD_OF_DATES}")
+    if not types.is_numeric_dtype(values):
+        if not all(isinstance(value, bool | np.bool_) for value in distinct):
+            kind = "category"
+            if not is_category:
+                _check_text([str(value) for value in distinct[:_CHECKED]], where)
+    elif types.is_complex_dtype(values):
+        raise UserError(f"{where} has complex numbers. Make real numbers of them.")
+    elif count := int(np.isinf(present.to_numpy(np.float64)).sum()):
+        raise UserError(f"{where} has {count:,} infinite values. Replace them, or delete those rows.")
+    examples = ", ".join(str(value)[:20] for value in distinct[:3])
+    return Column("category" if is_category else kind, examples, missing, len(distinct))
+
+
+_INSTEAD_OF_DATES = "Make numbers of them, such as an age or a year, or name the column in data.drop."
+
+
+def _check_text(texts: Sequence[str], where: str) -> None:
+    """An error for texts that are dates or numbers, as far as they can be recognised."""
+    stripped = [text.strip() for text in texts]
+    if all(map(_DATE.fullmatch, stripped)):
+        raise UserError(f'{where} has dates, like "{stripped[0]}". {_INSTEAD_OF_DATES}')
+    plain = [bool(_NUMBER.fullmatch(text)) for text in stripped]
+    thousands, commas = ([text for text in stripped if form.fullmatch(text)] for form in (_THOUSANDS, _COMMA))
+    if commas and len(commas) > len(thousands) and len(commas) + sum(plain) == len(stripped):
+        raise UserError(f'{where} has numbers with a decimal comma, like "{commas[0]}". Write a point instead.')
+    if thousands and all(p or _THOUSANDS.fullmatch(text) or _COMMA.fullmatch(text) for p, text in zip(plain, stripped, strict=True)):
+        raise UserError(
+            f'{where} has numbers with thousands separators, like "{thousands[0]}". Write them without, and with a '
+            "decimal point."
+        )
+    others = [text for text, p in zip(stripped, plain, strict=True) if not p]
+    if len(stripped) >= 5 and 0 < len(others) <= len(stripped) / 4:
+        raise UserError(
+            f"{where} has numbers, but also {', '.join(map(repr, others[:3]))}. Leave cells without a value empty, name "
+            "such texts in data.missing, or name the column in data.categories."
+        )
+
+
+def check_kinds(by_client: Mapping[str, Mapping[str, Column]]) -> None:
+    """A column must be of the same kind at every client that has it. `by_client`: the columns by client."""
+    first: dict[str, tuple[str, Column]] = {}
+    for client, columns in by_client.items():
+        for name, column in columns.items():
+            other, known = first.setdefault(name, (client, column))
+            if known.kind != column.kind:
+                (number, numbers), (text, texts) = sorted(((other, known), (client, column)), key=lambda pair: pair[1].kind == "category")
+                raise UserError(
+                    f'The column "{name}" has numbers at {number} (like {numbers.examples}), but text at {text} (like '
+                    f"{texts.examples}). Use the same kind at all clients, or name it in data.categories or data.drop."
+                )

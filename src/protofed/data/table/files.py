@@ -1,0 +1,108 @@
+"""Reading one table: CSV, Parquet or Feather. Every mistake in a file has a message of its own."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from protofed.errors import UserError
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".feather", ".arrow")
+"""The endings of files that are tables."""
+_MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Feather", b"FEA1": "Feather", b"PK\x03\x04": "an Excel or zip", b"\x1f\x8b": "a gzip"}
+"""How files of other formats begin."""
+
+
+def require_pandas() -> Any:
+    """The package pandas; an error that names the extra if it is not installed."""
+    try:
+        import pandas
+        import pyarrow  # noqa: F401
+    except ImportError as problem:
+        raise UserError(f"Tables need the package {problem.name}. Run pip install 'protofed[tables]'.") from problem
+    return pandas
+
+
+def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
+    """The DataFrame in a file. `missing` are further texts that mean a missing value in a CSV file."""
+    pandas = require_pandas()
+    if not path.is_file():
+        raise UserError(f"There is no file {path}. Give a table: {', '.join(SUFFIXES)}.")
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path} is not a table: its name must end in {', '.join(SUFFIXES)}.")
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+        if not start:
+            raise UserError(f"{path} is empty. Give a table with a header and rows.")
+        if path.suffix in (".csv", ".tsv"):
+            frame = _read_csv(pandas, path, start, missing)
+        else:
+            frame = _read_arrow(path, start)
+    except PermissionError as problem:
+        raise UserError(f"{path} cannot be read: you have no permission. Make it readable.") from problem
+    if not len(frame):
+        raise UserError(f"{path} has the columns {_listed(frame.columns)}, but no rows. Add rows.")
+    return frame
+
+
+def _read_csv(pandas: Any, path: Path, start: bytes, missing: Sequence[str]) -> Any:
+    """The DataFrame in a text file. The separator is the one that its header has most often."""
+    for magic, format in _MAGIC.items():
+        if start.startswith(magic):
+            raise UserError(f"{path} is {format} file, not text. Save it as CSV, or give it the right ending.")
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise UserError(f"{path} is UTF-16 text. Save it as UTF-8.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = file.readline()
+        separator = max(",;\t|", key=header.count)
+        _check_names(path, next(csv.reader([header], delimiter=separator), []))
+        frame = pandas.read_csv(
+            path, sep=separator, encoding="utf-8-sig", na_values=list(missing), skipinitialspace=True
+        )
+    except UnicodeDecodeError as problem:
+        raise UserError(
+            f"{path} is not UTF-8 text: byte 0x{problem.object[problem.start]:02x} at position {problem.start} "
+            "(files of older Windows programs have Windows-1252). Save it as UTF-8."
+        ) from problem
+    except (ValueError, csv.Error) as problem:  # pandas' parser errors are ValueErrors
+        raise UserError(f"{path} cannot be read as CSV: {str(problem).strip()}. Correct that line.") from problem
+    if not isinstance(frame.index, pandas.RangeIndex):
+        raise UserError(f"{path}: its rows have more cells than its header has names. Name every column.")
+    return frame.rename(columns=lambda name: str(name).strip())
+
+
+def _read_arrow(path: Path, start: bytes) -> Any:
+    """The DataFrame in a Parquet or Feather file."""
+    import pyarrow
+    from pyarrow import feather, parquet
+
+    parquet_file = path.suffix == ".parquet"
+    name = "Parquet" if parquet_file else "Feather"
+    if not start.startswith((b"PAR1",) if parquet_file else (b"ARROW1", b"FEA1")):
+        format = next((f"{format} file" for magic, format in _MAGIC.items() if start.startswith(magic)), "other data")
+        raise UserError(f"{path} is not a {name} file: it begins like {format}. Give it the right ending, or save it again.")
+    try:
+        table = parquet.read_table(path) if parquet_file else feather.read_table(path)
+    except (pyarrow.ArrowException, OSError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise UserError(f"{path} is a damaged {name} file: {reason}. Get the file again.") from problem
+    _check_names(path, table.column_names)
+    return table.to_pandas()
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Every column must have a name of its own."""
+    names = [name.strip() for name in names]
+    if repeated := [name for name, count in Counter(names).items() if count > 1 and name]:
+        raise UserError(f"{path} has the column {repeated[0]!r} {names.count(repeated[0])} times. Rename or delete one.")
+    if "" in names:
+        raise UserError(f"{path}: column {names.index('') + 1} has no name in the header. Name it, or delete it.")
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names))

@@ -1,0 +1,227 @@
+"""A recipe: how the columns of a client's table become the numbers that its net gets.
+
+scikit-learn's transformers learn it from training rows: SimpleImputer the medians, StandardScaler the scales,
+OneHotEncoder the categories. What they learned is kept as JSON, so that new rows are treated in exactly the same way
+without scikit-learn, and nothing is pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from protofed.data.table.columns import Kind
+from protofed.data.table.files import require_pandas
+from protofed.errors import UserError, did_you_mean
+
+Scaling = Literal["client", "federated"] | dict[str, tuple[float, float]]
+"""How numbers are scaled: by a client's own training rows, by all clients', or by a mean and deviation per column."""
+RARE = 3
+"""A category with fewer training rows than this shares the input `other` with unknown categories."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done with one column."""
+
+    name: str
+    kind: Kind
+    indicator: bool = False  # whether a further input is 1 where the value is missing
+    fill: float = 0.0  # numbers: replaces a missing value
+    mean: float = 0.0
+    std: float = 1.0
+    values: tuple[str, ...] = ()  # categories: the values that have an input of their own
+
+    def inputs(self) -> list[str]:
+        """The names of the inputs that the column becomes."""
+        names = [self.name] if self.kind == "number" else [f"{self.name}={value}" for value in (*self.values, "other")]
+        return [*names, f"{self.name} missing"] if self.indicator else names
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The steps of all columns of a client. `target` is the name of the column with the labels, which is not used."""
+
+    steps: tuple[Step, ...]
+    target: str = ""
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of all inputs of the net, in order."""
+        return [name for step in self.steps for name in step.inputs()]
+
+    def json(self) -> dict[str, Any]:
+        """The recipe for a JSON file."""
+        return {"target": self.target, "columns": [asdict(step) for step in self.steps]}
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> Recipe:
+        """The inverse of `json`."""
+        steps = [Step(**{**column, "values": tuple(column["values"])}) for column in content["columns"]]
+        return cls(tuple(steps), content["target"])
+
+    def transform(self, frame: Any, owner: str) -> np.ndarray:
+        """The inputs [n, width] of the rows of a DataFrame. `owner` begins the error messages."""
+        self._check_columns(frame, owner)
+        columns: list[np.ndarray] = []
+        for step in self.steps:
+            is_missing = frame[step.name].isna().to_numpy()
+            if step.kind == "number":
+                raw = numbers_of(frame[step.name], f'{owner}: the column "{step.name}"')
+                columns.append((np.where(is_missing, step.fill, raw) - step.mean) / step.std)
+            else:
+                positions = _positions(texts_of(frame[step.name]), step.values)
+                columns += [(positions == number) & ~is_missing for number in range(len(step.values))]
+                columns.append((positions < 0) & ~is_missing)
+            if step.indicator:
+                columns.append(is_missing)
+        return np.column_stack(columns).astype(np.float32)
+
+    def _check_columns(self, frame: Any, owner: str) -> None:
+        """An error if a column is missing, or if a row has no value at all."""
+        names = [step.name for step in self.steps]
+        if absent := [name for name in names if name not in frame.columns]:
+            raise UserError(
+                f'{owner} has no column "{absent[0]}", which this client\'s model needs. '
+                f"{did_you_mean(absent[0], map(str, frame.columns))}"
+            )
+        empty = frame[names].isna().all(axis=1).to_numpy()
+        if empty.any():
+            rows = ", ".join(map(str, (np.flatnonzero(empty) + 1)[:5]))
+            raise UserError(
+                f"{owner}: {empty.sum():,} of its {len(frame):,} rows have no value in any column that is used (row "
+                f"{rows}). Nothing can be learned from them or said about them: delete them."
+            )
+
+
+def fit_recipe(frame: Any, kinds: Mapping[str, Kind], target: str) -> Recipe:
+    """The recipe that scikit-learn's transformers learn from the training rows of one client."""
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    is_missing = {name: frame[name].isna().to_numpy() for name in kinds}
+    steps = {name: Step(name, kind, bool(is_missing[name].any())) for name, kind in kinds.items()}
+    names = [name for name, kind in kinds.items() if kind == "number"]
+    if names:
+        x = np.column_stack([numbers_of(frame[name], name) for name in names])
+        imputer = SimpleImputer(strategy="median", keep_empty_features=True).fit(x)
+        scaler = StandardScaler().fit(x)  # it leaves missing values out
+        for name, fill, mean, std in zip(names, imputer.statistics_, scaler.mean_, scaler.scale_, strict=True):
+            mean, std = (0.0, 1.0) if np.isnan(mean) else (mean, std)
+            steps[name] = replace(steps[name], fill=float(fill), mean=float(mean), std=float(std))
+    for name, kind in kinds.items():
+        texts = texts_of(frame[name])[~is_missing[name]] if kind == "category" else np.zeros(0)
+        if len(texts):
+            encoder = OneHotEncoder(min_frequency=RARE, handle_unknown="infrequent_if_exist").fit(texts.reshape(-1, 1))
+            rare = encoder.infrequent_categories_[0]
+            values = [value for value in encoder.categories_[0] if rare is None or value not in rare]
+            steps[name] = replace(steps[name], values=tuple(values))
+    return Recipe(tuple(steps.values()), target)
+
+
+def common_recipes(recipes: Sequence[Recipe], frames: Sequence[Any]) -> list[Recipe]:
+    """Federated scaling: recipes in which each column is scaled by the training rows of all clients that have it.
+
+    A client sends, once, three numbers per column of numbers: how many values it has, their sum and the sum of their
+    squares; and the names of its categories. It gets back means, deviations, and all categories. Medians stay its own.
+    """
+    sums: dict[str, np.ndarray] = {}
+    values: dict[str, set[str]] = {}
+    indicators: set[str] = set()
+    for recipe, frame in zip(recipes, frames, strict=True):
+        for step in recipe.steps:
+            if step.kind == "number":
+                sums[step.name] = sums.get(step.name, np.zeros(3)) + column_sums(numbers_of(frame[step.name], step.name))
+            values[step.name] = values.get(step.name, set()) | set(step.values)
+            indicators |= {step.name} if step.indicator else set()
+
+    def common(step: Step) -> Step:
+        step = replace(step, indicator=step.name in indicators, values=tuple(sorted(values[step.name])))
+        if step.kind == "category":
+            return step
+        mean, std = mean_and_deviation(sums[step.name])
+        return replace(step, mean=mean, std=std)
+
+    return [replace(recipe, steps=tuple(map(common, recipe.steps))) for recipe in recipes]
+
+
+def column_sums(values: np.ndarray) -> np.ndarray:
+    """What a client sends of a column for federated scaling: the number of its values, their sum, and of the squares.
+
+    >>> column_sums(np.array([1.0, np.nan, 3.0])).tolist()
+    [2.0, 4.0, 10.0]
+    """
+    present = values[~np.isnan(values)]
+    return np.array([len(present), present.sum(), np.square(present).sum()])
+
+
+def mean_and_deviation(sums: np.ndarray) -> tuple[float, float]:
+    """The mean and standard deviation of a column from the sums of all clients; (0, 1) without values.
+
+    >>> mean_and_deviation(np.array([2.0, 4.0, 10.0]))
+    (2.0, 1.0)
+    """
+    count, total, squares = sums.tolist()
+    if not count:
+        return 0.0, 1.0
+    mean = total / count
+    variance = squares / count - mean**2
+    return mean, float(np.sqrt(variance)) if variance > 1e-12 * max(mean**2, 1e-12) else 1.0
+
+
+def scaled_by_constants(recipe: Recipe, constants: Mapping[str, tuple[float, float]]) -> Recipe:
+    """The recipe with a given mean and deviation for each column of numbers."""
+    columns = [step.name for step in recipe.steps if step.kind == "number"]
+    if absent := [name for name in columns if name not in constants]:
+        raise UserError(
+            f'data.scaling: it has no mean and deviation for the column "{absent[0]}". Give {absent[0]} = [mean, '
+            "deviation], or name the column in data.drop."
+        )
+    if wrong := [name for name in constants if constants[name][1] <= 0]:
+        raise UserError(f"data.scaling: the deviation of {wrong[0]} is {constants[wrong[0]][1]:g}; must be above 0.")
+    steps = [
+        replace(step, mean=float(constants[step.name][0]), std=float(constants[step.name][1]))
+        if step.kind == "number"
+        else step
+        for step in recipe.steps
+    ]
+    return replace(recipe, steps=tuple(steps))
+
+
+def numbers_of(values: Any, where: str) -> np.ndarray:
+    """A column as numbers [n], NaN where a value is missing. `where` begins the error message."""
+    pandas = require_pandas()
+    try:
+        numbers = pandas.to_numeric(values.astype(object) if values.dtype == bool else values)
+        raw = numbers.to_numpy(np.float64, na_value=np.nan)
+    except (ValueError, TypeError) as problem:
+        text = next((value for value in values.dropna() if _is_no_number(value)), "?")
+        raise UserError(f"{where} has the text {text!r}, but this client's rows have numbers there.") from problem
+    if np.isinf(raw).any():
+        raise UserError(f"{where} has {np.isinf(raw).sum():,} infinite values. Replace them, or delete those rows.")
+    return np.asarray(raw)
+
+
+def _is_no_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return True
+    return False
+
+
+def texts_of(values: Any) -> np.ndarray:
+    """A column as texts [n]; a whole number is written without a point. Missing values are texts, too."""
+    raw = np.asarray(values)
+    if raw.dtype.kind == "f":
+        whole = np.isfinite(raw) & (raw == np.round(raw))
+        return np.array([str(int(value)) if is_whole else str(value) for value, is_whole in zip(raw, whole, strict=True)], object)
+    return np.array([value if isinstance(value, str) else str(value) for value in raw.tolist()], dtype=object)
+
+
+def _positions(texts: np.ndarray, values: Sequence[str]) -> np.ndarray:
+    """The position of each text [n] in the values; -1 for another one."""
+    return np.asarray(require_pandas().Index(list(values), dtype=object).get_indexer(texts))

@@ -1,0 +1,124 @@
+"""The clients of an experiment on tables: their training, test and validation rows, recipes and nets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from protofed.data.labels import class_numbers
+from protofed.data.partitions.base import Holding, stratified_share
+from protofed.data.table.clients import ClientTable, TableOptions, all_classes, client_tables, read_frames
+from protofed.data.table.recipe import Recipe, common_recipes, fit_recipe, scaled_by_constants
+from protofed.draws import random_state
+from protofed.errors import UserError, did_you_mean
+from protofed.examples import Examples
+from protofed.experiment.member_nets import build_nets, load_net_weights
+from protofed.experiment.members import Members
+
+if TYPE_CHECKING:
+    from protofed.experiment.config import Config
+
+
+def members_of_files(config: Config) -> Members:
+    """The clients of the tables in `data.root`."""
+    data, options = config.data, config.data.table_options()
+    frames = read_frames(data.root, options)
+    if unknown := [name for name in data.domains if name not in frames]:
+        raise UserError(f"data.domains: there is no client {unknown[0]!r}. {did_you_mean(unknown[0], frames)}")
+    names = [name for name in frames if not data.domains or name in data.domains]
+    if data.clients > len(names):
+        raise UserError(f"data.clients: got {data.clients}, but there are {len(names)} tables. Use {len(names)} or fewer.")
+    names = names[: data.clients or len(names)]
+    tables = client_tables({name: frames[name] for name in names}, options)
+    return members_of_tables(config, tables, options, Path(data.root).expanduser().resolve().stem)
+
+
+def members_of_tables(config: Config, tables: Sequence[ClientTable], options: TableOptions, name: str) -> Members:
+    """The clients with these tables, and with the experiment's nets. Recipes are learned from training rows alone."""
+    labels = all_classes(tables)
+    numbers = [class_numbers(labels, table.labels, table.origin) for table in tables]
+    parts = tuple(
+        _divide_rows(client, table, y, config.eval.validation, config.run.seed)
+        for client, (table, y) in enumerate(zip(tables, numbers, strict=True))
+    )
+    recipes = learn_recipes(tables, parts, options)
+    examples = [
+        Examples.of(recipe.transform(table.frame, table.origin), y)
+        for recipe, table, y in zip(recipes, tables, numbers, strict=True)
+    ]
+    pairs = list(zip(examples, parts, strict=True))
+    train, test = (tuple(rows.subset(part[kind]) for rows, part in pairs) for kind in (0, 1))
+    validation = tuple(rows.subset(part.validation) for rows, part in pairs) if config.eval.validation else ()
+    nets, notes = load_net_weights(config, build_nets(config, [rows.shape for rows in train], len(labels)))
+    return Members(
+        name,
+        labels,
+        nets,
+        train,
+        test,
+        test,
+        parts,
+        validation,
+        notes=(*notes, *_notes(tables, recipes, options)),
+        names=tuple(table.name for table in tables),
+        recipes=tuple(recipes),
+    )
+
+
+def learn_recipes(tables: Sequence[ClientTable], parts: Sequence[Holding], options: TableOptions) -> list[Recipe]:
+    """Each client's recipe, learned from its training rows, and scaled as the experiment says."""
+    frames = [table.frame.iloc[part.train] for table, part in zip(tables, parts, strict=True)]
+    recipes = [fit_recipe(frame, table.kinds, options.target) for table, frame in zip(tables, frames, strict=True)]
+    if options.scaling == "federated":
+        return common_recipes(recipes, frames)
+    if options.scaling != "client":
+        return [scaled_by_constants(recipe, options.scaling) for recipe in recipes]
+    return recipes
+
+
+def _divide_rows(client: int, table: ClientTable, y: np.ndarray, validation: float, seed: int) -> Holding:
+    """A client's training, test and validation rows. Without a column that says so, a fifth of each class is tested."""
+    is_test = table.is_test
+    if is_test is None:
+        is_test = stratified_share(y, 0.2, random_state("held out", client))
+    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    if not len(train):
+        raise UserError(f"{table.origin}: all its rows are test rows. Mark some as train.")
+    part = Holding(train, test, own=True)
+    if not validation:
+        return part
+    held_out = stratified_share(y[train], validation, random_state(seed, "validation", client))
+    return part._replace(train=train[~held_out], validation=train[held_out])
+
+
+def _notes(tables: Sequence[ClientTable], recipes: Sequence[Recipe], options: TableOptions) -> list[str]:
+    """What a user should know of the tables when a run starts."""
+    sets = [set(table.frame.columns) for table in tables]
+    common, widths = set.intersection(*sets), sorted({len(columns) for columns in sets})
+    span = f"{widths[0]} to {widths[-1]}" if len(widths) > 1 else f"{widths[0]}"
+    notes = [f"tables of {', '.join(table.name for table in tables)}: {span} columns, {len(common)} of them common to all"]
+    if options.scaling == "federated":
+        numbers = [sum(step.kind == "number" for step in recipe.steps) for recipe in recipes]
+        names = [sum(len(step.values) for step in recipe.steps) for recipe in recipes]
+        notes.append(
+            f"federated scaling: before the first round the clients sent {3 * sum(numbers):,} numbers (a count, a sum and "
+            f"a sum of squares per column), and each received up to {2 * max(numbers):,} numbers and the names of "
+            f"{max(names):,} categories"
+        )
+    for table in tables:
+        for name, column in table.columns.items():
+            if column.kind == "category" and column.different > max(50, len(table.frame) // 2):
+                notes.append(
+                    f'{table.origin}: the column "{name}" has {column.different:,} different texts in {len(table.frame):,} '
+                    "rows; an identifier belongs in data.drop"
+                )
+    return notes
+
+
+def with_names(members: Members, names: Sequence[str]) -> Members:
+    """The clients with these names."""
+    return replace(members, names=tuple(names))
