@@ -14,15 +14,23 @@ from protofed.errors import UserError
 def predict_command(
     folder: RunFolder,
     source: Annotated[
-        Path, option("--input", help="Raw inputs [n, ...] (.npy), with the shape and scale of the dataset.")
+        Path,
+        option(
+            "--input",
+            help="Raw inputs [n, ...] (.npy), with the shape and scale of the dataset; of tables, rows (.csv, ...).",
+        ),
     ],
     client: Annotated[
-        Optional[int],
-        option("--client", help="Number of the client. Default: the server's model if it has one, otherwise client 0."),
+        Optional[str],
+        option(
+            "--client",
+            help="Number or name of the client. Default: the server's model if it has one, otherwise client 0.",
+        ),
     ] = None,
     by: Annotated[str, option("--by", help="head or prototype; fedproto also has prototype_all.")] = "head",
     out: Annotated[
-        Optional[Path], option("--out", help="File to write the predictions to (.npy), one record per input.")
+        Optional[Path],
+        option("--out", help="File to write the predictions to, one record per input (.npy), or answers (.csv)."),
     ] = None,
     draw: Annotated[
         Optional[Path],
@@ -34,18 +42,20 @@ def predict_command(
     The records have the fields `label` and `scores`, of images with a label per pixel in the shape of the image. By
     prototype they also have `distance`, to the nearest prototype,
     and `unknown`, whether that distance is larger than for any training example of the class. Without --out they are
-    printed.
+    printed. Answers (.csv) have the label, a probability per class, and the nearest prototype with its distance.
     """
     from protofed.experiment.results import Result
     from protofed.models import predict as predictions
+    from protofed.models.answers import answers, write_answers
 
     if out:
         predictions.must_be_writable(out)
     result = Result.load(folder)
     inputs = predictions.read_inputs(source)
-    predicted = result.predict(inputs, client, by)
+    model = result.predictor(client)
+    predicted = model.predict(inputs, by)
     if client is None:
-        owner = "client 0" if result.state.default_client() == 0 else "the server"
+        owner = "the server" if model.client is None else result.state.members.client_name(model.client)
         print(f"Using the model of {owner}. Use --client for another one.", file=sys.stderr)
     if draw:
         from protofed.pictures.maps import write_overlays
@@ -53,7 +63,10 @@ def predict_command(
         write_overlays(*predictions.images_and_classes(result.state, inputs, predicted), draw)
         print(f"{len(predicted):,} masks and overlays written to {draw}.")
     if out:
-        predictions.write_predictions(predicted, out)
+        if out.suffix == ".csv":
+            write_answers(answers(model, inputs, by), out)
+        else:
+            predictions.write_predictions(predicted, out)
         print(f"{predictions.prediction_text(predicted)} Written to {out}.")
     elif not draw:
         print(predictions.prediction_lines(predicted))
@@ -61,10 +74,10 @@ def predict_command(
 
 def export_command(
     folder: RunFolder,
-    client: Annotated[int, option("--client", help="Number of the client.")],
+    client: Annotated[str, option("--client", help="Number or name of the client.")],
     out: Annotated[
         Optional[Path],
-        option("--out", help="File to write, .safetensors or .onnx. Default: client-NUMBER.safetensors in DIR."),
+        option("--out", help="File to write, .safetensors or .onnx. Default: client-CLIENT.safetensors in DIR."),
     ] = None,
 ) -> None:
     """Write a client's trained model for other software: a safetensors state dict, or ONNX."""

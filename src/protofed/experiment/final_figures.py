@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from protofed.engines.engine import Evaluation
 from protofed.experiment.config import Config
@@ -91,14 +91,21 @@ def _best_round(rounds: Sequence[RoundRow]) -> RoundRow | None:
     }
 
 
-def client_rows(members: Members, evaluations: Sequence[Evaluation], personal: Personal) -> list[RoundRow]:
-    """The rows of clients.csv."""
+def client_rows(
+    members: Members,
+    evaluations: Sequence[Evaluation],
+    personal: Personal,
+    temperatures: Mapping[int, Mapping[str, float]],
+) -> list[RoundRow]:
+    """The rows of clients.csv. `temperatures`: by client and way of predicting."""
+    calibrated = dict.fromkeys(way for by_way in temperatures.values() for way in by_way)
 
     def row(evaluation: Evaluation) -> RoundRow:
         client, correct, total = evaluation.client, evaluation.correct, evaluation.total
         train = members.train[client]
         return {
             "client": client,
+            **({"name": members.names[client]} if members.names else {}),
             "net": members.nets[client].name,
             **({"group": members.groups[client]} if any(members.groups) else {}),
             "classes": " ".join(str(members.example_labels[label]) for label in train.labels.unique().tolist()),
@@ -114,6 +121,7 @@ def client_rows(members: Members, evaluations: Sequence[Evaluation], personal: P
                 for way, by_client in personal.items()
                 for key in PERSONAL_KEYS
             },
+            **{f"temperature_{way}": temperatures.get(client, {}).get(way) for way in calibrated},
         }
 
     return [row(evaluation) for evaluation in evaluations]

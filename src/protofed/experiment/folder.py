@@ -263,7 +263,7 @@ class Folder:
         """The rows of clients.csv."""
 
         def value(key: str, text: str) -> Any:
-            if key.startswith(("accuracy_", "miou_", "personal_")):
+            if key.startswith(("accuracy_", "miou_", "personal_", "temperature_")):
                 return float(text) if text else None
             return int(text) if key in ("client", "train", "test") else text
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from protofed.net import EVALUATION_BATCH
 
 if TYPE_CHECKING:
     from protofed.core import Net, Params, Scores
+    from protofed.data.table.recipe import Recipe
     from protofed.examples import Examples
 
 DistanceLimits = list[float | None]
@@ -37,16 +38,21 @@ class Model:
     data: Examples  # training examples of the client (server: of client 0), if loaded, and how to normalise inputs
     labels: tuple[str | int, ...]
     distance_limits: DistanceLimits | None = None
+    recipe: Recipe | None = None  # of tables: how rows become inputs
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+    """By way of predicting: what scores are divided by before they become probabilities; 1 if there is none."""
 
     def predict(self, x: Any, by: str = "head") -> np.ndarray:
         """Predictions for raw inputs [n, ...]: an array [n] with the fields `label` and `scores` [classes].
+
+        Raw inputs of tables are the rows of a DataFrame.
 
         If the net labels pixels, these and the other fields are [height, width] and [height, width, classes].
         By prototype also `distance`, to the nearest prototype, and `unknown`: whether that is more than the largest
         distance of a training example of the class.
         """
         self.must_be_finite()
-        inputs = self.data.checked_inputs(x)
+        inputs = self.data.checked_inputs(self._inputs(x))
         with torch.no_grad(), one_thread():
             size = EVALUATION_BATCH // 16 if self.net.grid else EVALUATION_BATCH  # scores per pixel take much memory
             batches = (self.data.normalised(batch) for batch in inputs.split(size))
@@ -66,6 +72,28 @@ class Model:
         for name, column in columns.items():
             table[name] = column
         return table
+
+    def _inputs(self, x: Any) -> Any:
+        """The inputs of the net; of tables, those that the recipe makes of a DataFrame."""
+        if self.recipe is None:
+            return x
+        if not hasattr(x, "columns"):
+            columns = ", ".join(step.name for step in self.recipe.steps)
+            raise UserError(
+                f"This model takes rows of a table. Give a DataFrame (or a CSV file) with the columns {columns}."
+            )
+        return self.recipe.transform(x, "The input")
+
+    def ways(self) -> list[str]:
+        """The ways of predicting that the model has."""
+        with torch.no_grad():
+            return list(self.compute_scores(torch.zeros(1, *self.data.shape)))
+
+    def probabilities(self, predicted: np.ndarray, by: str = "head") -> np.ndarray:
+        """The probabilities [n, classes] of predictions made this way: the softmax of scores / temperature."""
+        scores = predicted["scores"].astype(np.float64) / self.temperatures.get(by, 1.0)
+        shifted = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.asarray(shifted / shifted.sum(-1, keepdims=True))
 
     def must_be_finite(self) -> None:
         """Raise an error if the run has diverged."""

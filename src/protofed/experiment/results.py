@@ -15,6 +15,7 @@ from protofed.engines.engine import Evaluation, Report
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.accuracy import Reporting, accuracy_mean_and_std
+from protofed.experiment.calibration import fit_temperatures
 from protofed.experiment.checkpoint import latest_checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json
@@ -40,8 +41,8 @@ class State(NamedTuple):
     server: Any
     kept: dict[int, Any]
 
-    def model(self, client: int | None) -> Model:
-        """The model of a client, or of the server (None)."""
+    def model(self, client: int | str | None) -> Model:
+        """The model of a client, given by its number or name, or of the server (None)."""
         config, members, method = self.config, self.members, self.config.method
         if client is None:
             net = members.nets[0]
@@ -49,9 +50,9 @@ class State(NamedTuple):
             def predict_global(x: Tensor) -> Scores:
                 return net.at_image_size(method.predict_global(net, self.server, x), len(x))
 
-            return Model(None, net, {}, predict_global, members.train[0], members.labels)
-        if not isinstance(client, int) or not 0 <= client < len(members):
-            raise UserError(f"There is no client {client!r}; clients are numbered from 0 to {len(members) - 1}.")
+            recipe = members.recipes[0] if members.recipes else None
+            return Model(None, net, {}, predict_global, members.train[0], members.labels, recipe=recipe)
+        client = members.client_number(client)
         site = members.client(config.run.seed, config.run.rounds - 1, client)
         down, kept = method.broadcast(self.server, client), self.kept[client]
         with one_thread():
@@ -61,12 +62,18 @@ class State(NamedTuple):
             return site.net.at_image_size(method.predict(site.net, params, x, down, kept), len(x))
 
         exportable = method.exportable_params(params, kept)
-        return Model(client, site.net, exportable, compute_scores, site.data, members.labels)
+        recipe = members.recipes[client] if members.recipes else None
+        return Model(client, site.net, exportable, compute_scores, site.data, members.labels, recipe=recipe)
 
     def default_client(self) -> int | None:
         """The client that predicts if the user names none: the server (None) if it has a model, else client 0."""
         model = self.model(None)
         return None if model.compute_scores(torch.zeros(1, *model.data.shape)) else 0
+
+    def temperatures(self) -> dict[int, dict[str, float]]:
+        """The temperature of each client and way of predicting; {} without validation sets."""
+        sets = enumerate(self.members.validation)
+        return {client: fit_temperatures(self.model(client), examples) for client, examples in sets if len(examples)}
 
     def distance_limits(self) -> dict[str, Any]:
         """The `DistanceLimits` of every client, for reach.json."""
@@ -126,15 +133,23 @@ class Result:
         """The names of the classes 0, 1, ..."""
         return self.state.members.labels
 
-    def model(self, client: int) -> nn.Module:
+    def model(self, client: int | str) -> nn.Module:
         """A client's trained module, for normalised inputs. A module given in Python keeps its form."""
         model = self.state.model(client)
         return model.net.loaded(model.params)
 
-    def predict(self, x: Any, client: int | None = None, by: str = "head") -> np.ndarray:
+    def predict(self, x: Any, client: int | str | None = None, by: str = "head") -> np.ndarray:
         """Predictions of a client for raw inputs: see `Model.predict`. Without a client: of `State.default_client`."""
+        return self.predictor(client).predict(x, by)
+
+    def predictor(self, client: int | str | None = None) -> Model:
+        """The model of a client, by default of `State.default_client`, with what was measured after the last round."""
         model = self.state.model(self.state.default_client() if client is None else client)
-        return replace(model, distance_limits=self.distance_limits.get(str(model.client))).predict(x, by)
+        row = next((row for row in self.clients if row["client"] == model.client), {})
+        prefix = "temperature_"
+        temperatures = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix) and row[key]}
+        limits = self.distance_limits.get(str(model.client))
+        return replace(model, distance_limits=limits, temperatures=temperatures)
 
 
 def members_with_data(config: Config, folder: Path | None) -> Members:

@@ -199,7 +199,7 @@ class Runner:
         return Result(
             result_summary(self.config, self.members, self.rounds, self.evaluations, personal),
             self.rounds,
-            client_rows(self.members, self.evaluations, personal),
+            client_rows(self.members, self.evaluations, personal, state.temperatures()),
             self.folder.path if self.folder else None,
             state,
             state.distance_limits() if by_prototype else {},

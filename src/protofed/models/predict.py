@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from protofed.data.table.files import SUFFIXES, read_table
 from protofed.errors import UserError
 from protofed.experiment import folder
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from protofed.experiment.results import State
 
 
-def read_inputs(path: Path) -> np.ndarray:
-    """An array from a .npy file."""
+def read_inputs(path: Path) -> Any:
+    """An array from a .npy file, or a DataFrame from a table."""
+    if path.suffix in SUFFIXES:
+        return read_table(path)
     try:
         with path.open("rb") as file:
             if file.read(6) != b"\x93NUMPY":
@@ -25,16 +28,18 @@ def read_inputs(path: Path) -> np.ndarray:
             file.seek(0)
             return np.asarray(np.load(file, allow_pickle=False))
     except FileNotFoundError:
-        raise UserError(f"There is no file {path}. --input must be an .npy or .npz file.") from None
+        raise UserError(
+            f"There is no file {path}. --input must be an .npy file, or a table ({', '.join(SUFFIXES)})."
+        ) from None
     except (OSError, ValueError, EOFError) as problem:
         raise UserError(f"{path} is not an intact .npy file: {problem}") from problem
 
 
 def must_be_writable(path: Path) -> None:
-    """It is an error if the file exists already, or if its name does not end in .npy."""
+    """It is an error if the file exists already, or if its name ends neither in .npy nor in .csv."""
     folder.must_be_new(path)
-    if path.suffix != ".npy":
-        raise UserError(f"--out: got {path.name}; its name must end in .npy.")
+    if path.suffix not in (".npy", ".csv"):
+        raise UserError(f"--out: got {path.name}; its name must end in .npy or .csv.")
 
 
 def write_predictions(predicted: np.ndarray, path: Path) -> None:
