@@ -15,7 +15,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-COLUMNS = "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal num".split()
+COLUMNS = [
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach"),
+    *("exang", "oldpeak", "slope", "ca", "thal", "num"),
+]
 TEXTS = {
     "sex": {0: "female", 1: "male"},
     "cp": {1: "typical angina", 2: "atypical angina", 3: "other pain", 4: "no pain"},

@@ -419,7 +419,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "no.npz"], "There is no file no.npz. --data must be an .npz file with x and y."),
+        (["--data", "no.npz"], "There is no file no.npz. --data must be an .npz file with x and y, or a table."),
         (["--data", "bad.npz"], "bad.npz cannot be read as an npz: it is not a zip archive, or it is incomplete."),
         (
             ["--data", "wide.npz"],

@@ -7,12 +7,17 @@ import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
+import typer
+
 from protofed.cli.arguments import AsJson, RunFolder, option
 from protofed.errors import UserError
 
 
 def predict_command(
-    folder: RunFolder,
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of a finished run, or a model (.safetensors) of join or export."),
+    ],
     source: Annotated[
         Path,
         option(
@@ -47,14 +52,20 @@ def predict_command(
     from protofed.experiment.results import Result
     from protofed.models import predict as predictions
     from protofed.models.answers import answers, write_answers
+    from protofed.models.model_files import read_model
 
     if out:
         predictions.must_be_writable(out)
-    result = Result.load(folder)
-    inputs = predictions.read_inputs(source)
-    model = result.predictor(client)
+    if folder.is_file():
+        if client is not None or draw:
+            raise UserError(f"{folder} has one model. --client and --draw need a run folder.")
+        inputs, model = predictions.read_inputs(source), read_model(folder)
+    else:
+        result = Result.load(folder)
+        inputs = predictions.read_inputs(source)
+        model = result.predictor(client)
     predicted = model.predict(inputs, by)
-    if client is None:
+    if client is None and not folder.is_file():
         owner = "the server" if model.client is None else result.state.members.client_name(model.client)
         print(f"Using the model of {owner}. Use --client for another one.", file=sys.stderr)
     if draw:
@@ -74,27 +85,62 @@ def predict_command(
 
 def export_command(
     folder: RunFolder,
-    client: Annotated[str, option("--client", help="Number or name of the client.")],
+    client: Annotated[Optional[str], option("--client", help="Number or name of the client.")] = None,
     out: Annotated[
         Optional[Path],
         option("--out", help="File to write, .safetensors or .onnx. Default: client-CLIENT.safetensors in DIR."),
     ] = None,
+    prototypes: Annotated[
+        Optional[Path],
+        option(
+            "--prototypes",
+            metavar="FILE.safetensors",
+            help="Instead of a client's model, write what a new client needs to join: what the server would send it.",
+        ),
+    ] = None,
 ) -> None:
-    """Write a client's trained model for other software: a safetensors state dict, or ONNX."""
-    from protofed.experiment.results import Result
-    from protofed.models.export import write_model
+    """Write a client's trained model for other software: a safetensors state dict, or ONNX.
 
+    With --prototypes, write what the server would send to a new client: `protofed join FILE.safetensors` needs nothing
+    else of the run, and no other client's model.
+    """
+    from protofed.experiment.results import Result
+    from protofed.messages import message_size
+    from protofed.models.export import write_model
+    from protofed.models.invitation import Invitation, write_invitation
+
+    if (client is None) == (prototypes is None) or (prototypes and out):
+        raise UserError("Give either --client, to export its model, or --prototypes FILE.safetensors alone.")
+    result = Result.load(folder)
+    if prototypes:
+        invitation = Invitation.of(result)
+        write_invitation(invitation, prototypes)
+        print(
+            f"{message_size(invitation.message).params:,} numbers for a new client, which needs {invitation.needs()}. "
+            f"Written to {prototypes}."
+        )
+        return
     path = out or folder / f"client-{client}.safetensors"
-    model = Result.load(folder).state.model(client)
+    assert client is not None
+    model = result.predictor(client)
     write_model(model, path)
     num_params = sum(value.numel() for value in model.params.values())
     print(f"{model.net.name} with {num_params:,} parameters. Written to {path}.")
 
 
 def join_command(
-    folder: RunFolder,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder of a finished run, or the file that `protofed export --prototypes` wrote."
+        ),
+    ],
     data: Annotated[
-        Path, option("--data", help="Data of the new client (.npz): x and y, optionally x_test and y_test.")
+        Path,
+        option(
+            "--data",
+            help="Data of the new client: x and y, optionally x_test and y_test (.npz), or a table (.csv, ...).",
+        ),
     ],
     net: Annotated[
         Optional[str],
@@ -110,6 +156,13 @@ def join_command(
         option("--start", help="Layers to start from (.safetensors). The others are initialised at random."),
     ] = None,
     epochs: Annotated[int, option("--epochs", min=1, help="Number of training epochs.")] = 10,
+    new_classes: Annotated[
+        bool,
+        option("--new-classes", help="Accept classes that the run does not know: this client alone learns them."),
+    ] = False,
+    client: Annotated[
+        Optional[str], option("--client", help="Name of the new client. Default: that of --data.")
+    ] = None,
     out: Annotated[Optional[Path], option("--out", help="File to write its model to, .safetensors or .onnx.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -119,8 +172,11 @@ def join_command(
     """
     from protofed.experiment.config import Config
     from protofed.experiment.results import Result
-    from protofed.models import join as newcomer
-    from protofed.models.export import must_be_exportable, write_model
+    from protofed.models.export import must_be_exportable
+    from protofed.models.invitation import Invitation, read_invitation
+    from protofed.models.join import join_run
+    from protofed.models.model_files import write_newcomer
+    from protofed.models.newcomer_data import read_newcomer
     from protofed.nets import weights
 
     if out:
@@ -129,14 +185,17 @@ def join_command(
         if not setting.startswith("net."):
             raise UserError(f"--set {setting}: only options of the new client's net can be set: --set net.key=value.")
     settings = [*([f"net.name={net}"] if net else []), *(sets or [])]
-    joined = newcomer.join_run(
-        Result.load(folder),
-        *newcomer.read_newcomer(data),
+    invitation = read_invitation(folder) if folder.is_file() else Invitation.of(Result.load(folder))
+    joined = join_run(
+        invitation,
+        *read_newcomer(data, invitation.table.missing if invitation.table else ()),
         net=Config.load(None, settings).nets[0] if settings else None,
         layers=weights.read_weights(start) if start else None,
         epochs=epochs,
+        new_classes=new_classes,
+        name=client or data.name,
     )
     print(json.dumps(joined.figures(), indent=2) if as_json else joined.text())
     if out:
-        write_model(joined.model, out)
+        write_newcomer(joined, out)
         print(f"Written to {out}.", file=sys.stderr if as_json else sys.stdout)

@@ -120,7 +120,7 @@ def npz(path: Path) -> Dataset:
 def no_dataset(path: Path) -> Dataset:
     """Tables of clients are not one dataset: their columns may differ. `data.table` reads them."""
     raise UserError(
-        'Tables need data.target, the column with the labels, and are read by client. Give an experiment file with '
+        "Tables need data.target, the column with the labels, and are read by client. Give an experiment file with "
         'data.name = "table": see docs/tables.md.'
     )
 

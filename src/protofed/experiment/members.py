@@ -168,7 +168,7 @@ class Members:
         if isinstance(number, int) and 0 <= number < len(self):
             return number
         known = f" {did_you_mean(str(client), names)}" if names else ""
-        raise UserError(f"There is no client {client!r}; clients are numbered from 0 to {len(self) - 1}.{known}")
+        raise UserError(f"There is no client {number!r}; clients are numbered from 0 to {len(self) - 1}.{known}")
 
     def server(self, seed: int, round: int) -> Site:
         """The site of the server's hooks."""

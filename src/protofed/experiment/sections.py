@@ -13,12 +13,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 
-from protofed.data.table.clients import TableOptions
+from protofed.data.table.client_tables import TableOptions
 from protofed.data.table.recipe import Scaling
 from protofed.experiment.accuracy import Reporting
 from protofed.nets import Design
 from protofed.training import TrainSection
-
 
 TABLE = "table"
 """The name of data that are the tables of the clients."""
@@ -108,7 +107,7 @@ class DataSection:
     client: str = ""
     """tables: name of the column that says which client a row belongs to; "": every file of the folder is a client"""
     test: str = ""
-    """tables: name of the column that says which rows are for testing only (test or train); "": a fifth of each class"""
+    """tables: name of the column that says which rows are for tests (test or train); "": a fifth of each class is"""
     drop: tuple[str, ...] = ()
     """tables: names of columns that are not used; "hospital_b:ca" is the column ca of the client hospital_b only"""
     categories: tuple[str, ...] = ()
@@ -116,15 +115,13 @@ class DataSection:
     missing: tuple[str, ...] = ()
     """tables: texts that mean a missing value in a CSV file, in addition to an empty cell, NA, NaN, null and None"""
     scaling: Annotated[Scaling, BeforeValidator(_scaling)] = "client"
-    """tables: by a client's own training rows; federated: by all clients'; {column = [mean, deviation], ...}: by these"""
+    """tables: by a client's training rows; federated: by all clients'; {column = [mean, deviation], ...}: by these"""
     min_classes: Annotated[int, Ge(1)] = 2
     """tables: smallest number of classes of a client; with fewer classes its table is refused"""
 
     def table_options(self) -> TableOptions:
         """The options of tables."""
-        return TableOptions(
-            **{key: getattr(self, key) for key in (field.name for field in fields(TableOptions))}
-        )
+        return TableOptions(**{key: getattr(self, key) for key in (field.name for field in fields(TableOptions))})
 
 
 @dataclass(frozen=True)

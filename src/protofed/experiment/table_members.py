@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from protofed.data.labels import class_numbers
 from protofed.data.partitions.base import Holding, stratified_share
-from protofed.data.table.clients import ClientTable, TableOptions, all_classes, client_tables, read_frames
+from protofed.data.table.client_tables import ClientTable, TableOptions, all_classes, client_tables, read_frames
 from protofed.data.table.recipe import Recipe, common_recipes, fit_recipe, scaled_by_constants
 from protofed.draws import random_state
 from protofed.errors import UserError, did_you_mean
@@ -31,7 +30,9 @@ def members_of_files(config: Config) -> Members:
         raise UserError(f"data.domains: there is no client {unknown[0]!r}. {did_you_mean(unknown[0], frames)}")
     names = [name for name in frames if not data.domains or name in data.domains]
     if data.clients > len(names):
-        raise UserError(f"data.clients: got {data.clients}, but there are {len(names)} tables. Use {len(names)} or fewer.")
+        raise UserError(
+            f"data.clients: got {data.clients}, but there are {len(names)} tables. Use {len(names)} or fewer."
+        )
     names = names[: data.clients or len(names)]
     tables = client_tables({name: frames[name] for name in names}, options)
     return members_of_tables(config, tables, options, Path(data.root).expanduser().resolve().stem)
@@ -42,7 +43,7 @@ def members_of_tables(config: Config, tables: Sequence[ClientTable], options: Ta
     labels = all_classes(tables)
     numbers = [class_numbers(labels, table.labels, table.origin) for table in tables]
     parts = tuple(
-        _divide_rows(client, table, y, config.eval.validation, config.run.seed)
+        divide_rows(client, table, y, config.eval.validation, config.run.seed)
         for client, (table, y) in enumerate(zip(tables, numbers, strict=True))
     )
     recipes = learn_recipes(tables, parts, options)
@@ -51,7 +52,8 @@ def members_of_tables(config: Config, tables: Sequence[ClientTable], options: Ta
         for recipe, table, y in zip(recipes, tables, numbers, strict=True)
     ]
     pairs = list(zip(examples, parts, strict=True))
-    train, test = (tuple(rows.subset(part[kind]) for rows, part in pairs) for kind in (0, 1))
+    train = tuple(rows.subset(part.train) for rows, part in pairs)
+    test = tuple(rows.subset(part.test) for rows, part in pairs)
     validation = tuple(rows.subset(part.validation) for rows, part in pairs) if config.eval.validation else ()
     nets, notes = load_net_weights(config, build_nets(config, [rows.shape for rows in train], len(labels)))
     return Members(
@@ -80,7 +82,7 @@ def learn_recipes(tables: Sequence[ClientTable], parts: Sequence[Holding], optio
     return recipes
 
 
-def _divide_rows(client: int, table: ClientTable, y: np.ndarray, validation: float, seed: int) -> Holding:
+def divide_rows(client: int, table: ClientTable, y: np.ndarray, validation: float, seed: int) -> Holding:
     """A client's training, test and validation rows. Without a column that says so, a fifth of each class is tested."""
     is_test = table.is_test
     if is_test is None:
@@ -100,25 +102,22 @@ def _notes(tables: Sequence[ClientTable], recipes: Sequence[Recipe], options: Ta
     sets = [set(table.frame.columns) for table in tables]
     common, widths = set.intersection(*sets), sorted({len(columns) for columns in sets})
     span = f"{widths[0]} to {widths[-1]}" if len(widths) > 1 else f"{widths[0]}"
-    notes = [f"tables of {', '.join(table.name for table in tables)}: {span} columns, {len(common)} of them common to all"]
+    notes = [
+        f"tables of {', '.join(table.name for table in tables)}: {span} columns, {len(common)} of them common to all"
+    ]
     if options.scaling == "federated":
         numbers = [sum(step.kind == "number" for step in recipe.steps) for recipe in recipes]
-        names = [sum(len(step.values) for step in recipe.steps) for recipe in recipes]
+        categories = [sum(len(step.values) for step in recipe.steps) for recipe in recipes]
         notes.append(
-            f"federated scaling: before the first round the clients sent {3 * sum(numbers):,} numbers (a count, a sum and "
-            f"a sum of squares per column), and each received up to {2 * max(numbers):,} numbers and the names of "
-            f"{max(names):,} categories"
+            f"federated scaling: before the first round the clients sent {3 * sum(numbers):,} numbers (a count, a sum "
+            f"and a sum of squares per column), and each received up to {2 * max(numbers):,} numbers and the names of "
+            f"{max(categories):,} categories"
         )
     for table in tables:
         for name, column in table.columns.items():
             if column.kind == "category" and column.different > max(50, len(table.frame) // 2):
                 notes.append(
-                    f'{table.origin}: the column "{name}" has {column.different:,} different texts in {len(table.frame):,} '
-                    "rows; an identifier belongs in data.drop"
+                    f'{table.origin}: the column "{name}" has {column.different:,} different texts in '
+                    f"{len(table.frame):,} rows; an identifier belongs in data.drop"
                 )
     return notes
-
-
-def with_names(members: Members, names: Sequence[str]) -> Members:
-    """The clients with these names."""
-    return replace(members, names=tuple(names))

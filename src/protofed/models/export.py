@@ -43,24 +43,35 @@ def must_be_exportable(path: Path) -> None:
         raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
 
 
-def as_safetensors(model: Model, more_metadata: Mapping[str, str] | None = None) -> bytes:
+def as_safetensors(
+    model: Model, more_metadata: Mapping[str, str] | None = None, more_tensors: Mapping[str, Tensor] | None = None
+) -> bytes:
     """The state dict of the module that `Result.model(i)` returns, with metadata about its net, labels and inputs.
 
     The same model always gives the same bytes.
     """
-    state = model.net.loaded(model.params).state_dict()
+    state = {**model.net.loaded(model.params).state_dict(), **(more_tensors or {})}
+    metadata = {**model_metadata(model), **(more_metadata or {})}
+    return with_sorted_metadata(save({name: value.contiguous() for name, value in state.items()}, metadata))
+
+
+def model_metadata(model: Model) -> dict[str, str]:
+    """What a file with a model says about it: its net, classes and inputs, and of tables the recipe."""
     metadata = {
         "net": model.net.name,
         "source": model.net.source,
         "labels": json.dumps([model.labels[label] for label in model.net.outputs] or model.labels),
         "input": json.dumps(model.data.input),
         "protofed": __version__,
-        **(more_metadata or {}),
     }
-    return _with_sorted_metadata(save({name: value.contiguous() for name, value in state.items()}, metadata))
+    if model.recipe:
+        metadata["recipe"] = json.dumps(model.recipe.json())
+    if model.temperatures:
+        metadata["temperatures"] = json.dumps(dict(model.temperatures))
+    return metadata
 
 
-def _with_sorted_metadata(content: bytes) -> bytes:
+def with_sorted_metadata(content: bytes) -> bytes:
     """The same safetensors content with sorted metadata. The library writes them in a different order every time."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
@@ -73,7 +84,7 @@ def _with_sorted_metadata(content: bytes) -> bytes:
 def _as_onnx(model: Model) -> bytes:
     """A graph from raw inputs [n, ...] to `embedding` [n, dim] and `logits` [n, classes]; of pixels, both are maps."""
     try:
-        import onnx  # noqa: F401
+        import onnx.helper
         import onnxscript  # noqa: F401
     except ImportError as problem:
         raise UserError(
@@ -92,7 +103,9 @@ def _as_onnx(model: Model) -> bytes:
             verbose=False,
         )
     assert program is not None
-    return bytes(program.model_proto.SerializeToString())
+    content = program.model_proto
+    onnx.helper.set_model_props(content, model_metadata(model))
+    return bytes(content.SerializeToString())
 
 
 @contextmanager

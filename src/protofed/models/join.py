@@ -7,34 +7,43 @@ the loss contrasts classes, the newcomer downloads the prototypes of all of them
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from protofed.core import Client
-from protofed.data.dataset import read_npz
 from protofed.engines.scoring import tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
-from protofed.examples import Examples
-from protofed.experiment.federation import Federation
 from protofed.experiment.model import Model
 from protofed.experiment.sections import NetChoice
-from protofed.messages import message_size
+from protofed.messages import leaves, message_size
 from protofed.methods.local import Local
+from protofed.models.invitation import Invitation
+from protofed.models.newcomer_data import newcomer_data
 from protofed.nets import make_net
 from protofed.nets.own import OwnNet
 from protofed.prototypes import Prototypes
 from protofed.training import take_part, train_client
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
     from protofed.core import Net, Params, Scores
+    from protofed.examples import Examples
+    from protofed.experiment.config import Config
     from protofed.experiment.results import Result
+
+
+class NewcomerState(NamedTuple):
+    """What the newcomer predicts with."""
+
+    config: Config  # its method and nets
+    params: Params
+    down: Any  # the server's message
+    kept: Any
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,7 @@ class Newcomer:
     """The result of joining, compared with training alone from the newcomer's own layers for the same steps."""
 
     model: Model
+    state: NewcomerState
     classes: list[str | int]  # the classes of its training examples
     train: int  # training examples
     test: int  # test examples
@@ -54,8 +64,8 @@ class Newcomer:
     alone: float  # accuracy by head after training alone
 
     def figures(self) -> dict[str, Any]:
-        """Everything except the model."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
+        """Everything except the model and its state."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "state")}
 
     def text(self) -> str:
         """The figures in sentences."""
@@ -79,41 +89,45 @@ class Newcomer:
 
 
 def join_run(
-    result: Result,
-    data: tuple[Any, Any],
+    run: Result | Invitation,
+    data: Any,
     test: tuple[Any, Any] | None = None,
     *,
     net: Any = None,
     layers: Params | None = None,
     epochs: int = 10,
     seed: int | None = None,
+    new_classes: bool = False,
+    name: str = "newcomer",
 ) -> Newcomer:
-    """Let a client with the data (x, y) join a finished run and train for a number of epochs.
+    """Let a client with the data (x, y), or a DataFrame, join a finished run and train for a number of epochs.
 
     Without a `test` pair a fifth of each class is held out. `net` is in one of the forms of `protofed.nets.own`, or a
     choice from an experiment file; None: the net of the run's first client with inputs of the same shape. The client
     starts from the `layers`, parameters by name, that fit its net; its other parameters are random. `seed` None: the
-    seed of the run.
+    seed of the run. `new_classes`: whether the client may have classes that the run does not know.
     """
-    config, members, server, _ = result.state
-    method, number = config.method, len(members)
-    newcomer = Federation([data], None if test is None else [test], members.labels, name="newcomer")
-    model_client = _client_with_same_inputs(members.train, newcomer.train[0]) or 0
-    examples, test_examples = _normalised(members.train, model_client, newcomer.train[0], newcomer.test[0])
+    invitation = run if isinstance(run, Invitation) else Invitation.of(run)
+    config, method, number = invitation.config, invitation.method, invitation.clients
+    newcomer = newcomer_data(invitation, data, test, new_classes, name)
+    examples, test_examples, labels = newcomer.train, newcomer.test, newcomer.labels
+    num_known = len(invitation.labels)
+    invitation = replace(invitation, labels=labels, message=_for_classes(invitation, len(labels)))
     if not len(test_examples):
         raise UserError(
             "The newcomer has no test examples. Give a test set, or at least five training examples of a class."
         )
-    if (examples.mask is None) == bool(members.nets[model_client].grid):
+    default = invitation.net(newcomer.like, examples.shape) if net is None or invitation.members else None
+    if default and (examples.mask is None) == bool(default.grid):
         wanted = "a mask for every image" if examples.mask is None else "one label per input"
         raise UserError(f"The nets of the run need {wanted}. Give the newcomer's labels in this form.")
-    client_net = _make_net(net, members.nets[model_client], examples, len(members.labels))
+    client_net = _make_net(net, default, examples, len(labels))
     client_net = client_net.starting_from(layers) if layers else client_net
-    replace(members, nets=(*members.nets, client_net)).check_nets(config.method_name, method)
+    invitation.check_net(client_net)
     seed = config.run.seed if seed is None else seed
     client = Client(client_net, seed, config.run.rounds, number, number + 1, examples)
-    has_class = examples.class_counts(len(members.labels)) > 0
-    message = method.broadcast(server, number)
+    has_class = examples.class_counts(len(labels)) > 0
+    message = invitation.message
     down = message if method.compares_classes else _without_other_classes(message, has_class)
     training = replace(config.train, epochs=epochs)
     with one_thread():
@@ -126,16 +140,20 @@ def join_run(
         all_epochs = sum(phase.epochs for phase in (*method.phases(epochs), *tuning))
         local = Local(initial_weights=getattr(method, "initial_weights", "own"))
         alone, _ = take_part(local, client, local.join(client), (), replace(training, epochs=all_epochs))
+    downloaded = message_size(down).params
+    if num_new := len(labels) - num_known:
+        down = _with_own_prototypes(down, method.upload(trained), num_new)
 
     def answer(x: Tensor) -> Scores:
         return client_net.at_image_size(method.predict(client_net, params, x, down, kept), len(x))
 
-    model = Model(number, client_net, method.exportable_params(params, kept), answer, examples, members.labels)
+    model = Model(number, client_net, method.exportable_params(params, kept), answer, examples, labels)
     num_correct = tally(answer, test_examples)
     num_correct_alone = tally(lambda x: {"head": client_net(alone.params, x)[1]}, test_examples)["head"]
     return Newcomer(
-        model=replace(model, distance_limits=model.training_distance_limits()),
-        classes=[members.labels[label] for label in has_class.nonzero().flatten().tolist()],
+        model=replace(model, distance_limits=model.training_distance_limits(), recipe=newcomer.recipe),
+        state=NewcomerState(invitation.config, params, down, kept),
+        classes=[labels[label] for label in has_class.nonzero().flatten().tolist()],
         train=len(examples),
         test=len(test_examples),
         steps=trained.steps,
@@ -146,65 +164,20 @@ def join_run(
             for name, value in method.exportable_params(trained.start, trained.kept).items()
             if name in alone.start
         ),
-        downloaded=message_size(down).params,
+        downloaded=downloaded,
         accuracy={way: count / test_examples.num_labels for way, count in num_correct.items()},
         alone=num_correct_alone / test_examples.num_labels,
     )
 
 
-def read_newcomer(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
-    """The newcomer's (x, y) from an .npz file, and its test set if the file has one."""
-    if not path.exists():
-        raise UserError(f"There is no file {path}. --data must be an .npz file with x and y.")
-    arrays = read_npz(path)
-    y = "mask" if "mask" in arrays else "y"
-    for key in ("x", y, *(("x_test", f"{y}_test") if arrays.keys() & {"x_test", f"{y}_test"} else ())):
-        if key not in arrays:
-            raise UserError(f"{path} has no array {key}; it has {', '.join(arrays)}. Add it.")
-    return (arrays["x"], arrays[y]), (arrays["x_test"], arrays[f"{y}_test"]) if "x_test" in arrays else None
-
-
-def _client_with_same_inputs(others: tuple[Examples, ...], newcomer: Examples) -> int | None:
-    """The first client with inputs of the newcomer's shape, ignoring dimensions of size 1; None if there is none."""
-
-    def sides(examples: Examples) -> tuple[int, ...]:
-        return tuple(side for side in examples.shape if side != 1)
-
-    return next((client for client, other in enumerate(others) if sides(other) == sides(newcomer)), None)
-
-
-def _normalised(
-    others: tuple[Examples, ...], client: int, train: Examples, test: Examples
-) -> tuple[Examples, Examples]:
-    """The newcomer's examples, normalised as those of `client`, or by their own statistics if every client does so."""
-    train, test = _shaped_like(others[client], train), _shaped_like(others[client], test)
-    if any(other.shape == train.shape and other.input != others[client].input for other in others):
-        train = train.by_own_statistics()
-        test = test.normalised_like(train)
-    return train, test
-
-
-def _shaped_like(other: Examples, newcomer: Examples) -> Examples:
-    """The newcomer's examples with the shape and the normalisation of another client's examples.
-
-    If the other client does not normalise its inputs, another shape is accepted and kept.
-    """
-    if other.shape != newcomer.shape and (other.scale, other.mean, other.std) == (1.0, 0.0, 1.0):
-        return newcomer
-    try:
-        x = other.checked_inputs(newcomer.x)
-        return replace(other, x=x, y=newcomer.y, index=newcomer.index, mask=newcomer.mask)
-    except UserError as problem:
-        raise UserError(f"The newcomer's data do not fit the data of the run: {problem}") from problem
-
-
-def _make_net(spec: Any, default: Net, examples: Examples, classes: int) -> Net:
+def _make_net(spec: Any, default: Net | None, examples: Examples, classes: int) -> Net:
     """The newcomer's net from what the caller passed as `net`."""
     own_classes = tuple(examples.class_counts(classes).nonzero().flatten().tolist())
     if isinstance(spec, NetChoice):
         return make_net(spec.name, spec.design, examples.shape, classes)
     if spec is not None:
         return OwnNet.net(spec, "net", examples.shape, classes, own_classes)
+    assert default is not None
     if default.outputs and default.outputs != own_classes:
         raise UserError(
             f"The run's net {default.name} has outputs for the classes of its client only, and the newcomer has other "
@@ -223,3 +196,46 @@ def _without_other_classes(message: Any, has_class: Tensor) -> Any:
         parts = {key: _without_other_classes(part, has_class) for key, part in message._asdict().items()}
         return message._replace(**parts)
     return message
+
+
+def _for_classes(invitation: Invitation, classes: int) -> Any:
+    """The server's message with empty places for the newcomer's new classes."""
+    if classes == len(invitation.labels):
+        return invitation.message
+    types = invitation.method.types()
+    kinds = [type(leaf) for _, leaf in leaves(invitation.message)]
+    if types["down"] != types["up"] or kinds != [Prototypes]:
+        raise UserError(
+            f"New classes need a method that sends prototypes alone, such as fedproto, but the run is of "
+            f"{invitation.config.method_name}. Leave the rows of new classes out."
+        )
+    return _each_prototypes(lambda part: _widened(part, classes), invitation.message)
+
+
+def _widened(prototypes: Prototypes, classes: int) -> Prototypes:
+    """The prototypes for a larger number of classes; the new ones have support 0."""
+    known, modes, dim = prototypes.mean.shape
+    mean, support = torch.zeros(classes, modes, dim), torch.zeros(classes, modes)
+    mean[:known], support[:known] = prototypes.mean, prototypes.support
+    return Prototypes(mean, support)
+
+
+def _with_own_prototypes(down: Any, up: Any, num_new: int) -> Any:
+    """The server's message with the newcomer's own prototypes, which it would upload, of its last, new classes."""
+    own = dict(leaves(up))
+
+    def filled(name: str, part: Prototypes) -> Prototypes:
+        upload = own[name]
+        assert isinstance(upload, Prototypes)
+        is_new = torch.arange(len(part.support)) >= len(part.support) - num_new
+        return part.or_else(upload.of_classes(is_new))
+
+    ((name, _),) = leaves(down)
+    return _each_prototypes(lambda part: filled(name, part), down)
+
+
+def _each_prototypes(change: Callable[[Prototypes], Prototypes], message: Any) -> Any:
+    """A message of prototypes alone, with each of them changed."""
+    if isinstance(message, Prototypes):
+        return change(message)
+    return message._replace(**{key: _each_prototypes(change, part) for key, part in message._asdict().items()})

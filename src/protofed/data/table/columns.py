@@ -11,7 +11,7 @@ import numpy as np
 from protofed.data.table.files import require_pandas
 from protofed.errors import UserError
 
-Kind = Literal["number", "category"]
+ColumnKind = Literal["number", "category"]
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
@@ -24,7 +24,7 @@ _CHECKED = 1000
 class Column(NamedTuple):
     """What is known of a column of one client's table."""
 
-    kind: Kind
+    kind: ColumnKind
     examples: str  # some of its values, for messages
     missing: int  # rows without a value
     different: int  # the number of different values
@@ -45,7 +45,7 @@ def _find_column(values: Any, name: str, owner: str, is_category: bool) -> Colum
             "for one client)."
         )
     distinct = present.unique()
-    kind: Kind = "number"
+    kind: ColumnKind = "number"
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
         raise UserError(f"{where} has dates, like {distinct[0]}. {_INSTEAD_OF_DATES}")
     if not types.is_numeric_dtype(values):
@@ -73,7 +73,8 @@ def _check_text(texts: Sequence[str], where: str) -> None:
     thousands, commas = ([text for text in stripped if form.fullmatch(text)] for form in (_THOUSANDS, _COMMA))
     if commas and len(commas) > len(thousands) and len(commas) + sum(plain) == len(stripped):
         raise UserError(f'{where} has numbers with a decimal comma, like "{commas[0]}". Write a point instead.')
-    if thousands and all(p or _THOUSANDS.fullmatch(text) or _COMMA.fullmatch(text) for p, text in zip(plain, stripped, strict=True)):
+    forms = (_NUMBER, _THOUSANDS, _COMMA)
+    if thousands and all(any(form.fullmatch(text) for form in forms) for text in stripped):
         raise UserError(
             f'{where} has numbers with thousands separators, like "{thousands[0]}". Write them without, and with a '
             "decimal point."
@@ -81,8 +82,8 @@ def _check_text(texts: Sequence[str], where: str) -> None:
     others = [text for text, p in zip(stripped, plain, strict=True) if not p]
     if len(stripped) >= 5 and 0 < len(others) <= len(stripped) / 4:
         raise UserError(
-            f"{where} has numbers, but also {', '.join(map(repr, others[:3]))}. Leave cells without a value empty, name "
-            "such texts in data.missing, or name the column in data.categories."
+            f"{where} has numbers, but also {', '.join(map(repr, others[:3]))}. Leave cells without a value empty, "
+            "name such texts in data.missing, or name the column in data.categories."
         )
 
 
@@ -93,7 +94,8 @@ def check_kinds(by_client: Mapping[str, Mapping[str, Column]]) -> None:
         for name, column in columns.items():
             other, known = first.setdefault(name, (client, column))
             if known.kind != column.kind:
-                (number, numbers), (text, texts) = sorted(((other, known), (client, column)), key=lambda pair: pair[1].kind == "category")
+                pairs = ((other, known), (client, column))
+                (number, numbers), (text, texts) = sorted(pairs, key=lambda pair: pair[1].kind == "category")
                 raise UserError(
                     f'The column "{name}" has numbers at {number} (like {numbers.examples}), but text at {text} (like '
                     f"{texts.examples}). Use the same kind at all clients, or name it in data.categories or data.drop."

@@ -12,7 +12,13 @@ from protofed.errors import UserError
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".feather", ".arrow")
 """The endings of files that are tables."""
-_MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Feather", b"FEA1": "Feather", b"PK\x03\x04": "an Excel or zip", b"\x1f\x8b": "a gzip"}
+_FORMATS = {
+    b"PAR1": "a Parquet",
+    b"ARROW1": "a Feather",
+    b"FEA1": "a Feather",
+    b"PK\x03\x04": "an Excel or zip",
+    b"\x1f\x8b": "a gzip",
+}
 """How files of other formats begin."""
 
 
@@ -38,10 +44,8 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
             start = file.read(8)
         if not start:
             raise UserError(f"{path} is empty. Give a table with a header and rows.")
-        if path.suffix in (".csv", ".tsv"):
-            frame = _read_csv(pandas, path, start, missing)
-        else:
-            frame = _read_arrow(path, start)
+        is_text = path.suffix in (".csv", ".tsv")
+        frame = _read_csv(pandas, path, start, missing) if is_text else _read_arrow(path, start)
     except PermissionError as problem:
         raise UserError(f"{path} cannot be read: you have no permission. Make it readable.") from problem
     if not len(frame):
@@ -51,7 +55,7 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
 
 def _read_csv(pandas: Any, path: Path, start: bytes, missing: Sequence[str]) -> Any:
     """The DataFrame in a text file. The separator is the one that its header has most often."""
-    for magic, format in _MAGIC.items():
+    for magic, format in _FORMATS.items():
         if start.startswith(magic):
             raise UserError(f"{path} is {format} file, not text. Save it as CSV, or give it the right ending.")
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -84,8 +88,8 @@ def _read_arrow(path: Path, start: bytes) -> Any:
     parquet_file = path.suffix == ".parquet"
     name = "Parquet" if parquet_file else "Feather"
     if not start.startswith((b"PAR1",) if parquet_file else (b"ARROW1", b"FEA1")):
-        format = next((f"{format} file" for magic, format in _MAGIC.items() if start.startswith(magic)), "other data")
-        raise UserError(f"{path} is not a {name} file: it begins like {format}. Give it the right ending, or save it again.")
+        format = next((f"{format} file" for magic, format in _FORMATS.items() if start.startswith(magic)), "other data")
+        raise UserError(f"{path} is not a {name} file: it begins like {format}. Give it the right ending.")
     try:
         table = parquet.read_table(path) if parquet_file else feather.read_table(path)
     except (pyarrow.ArrowException, OSError) as problem:
@@ -99,7 +103,8 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     """Every column must have a name of its own."""
     names = [name.strip() for name in names]
     if repeated := [name for name, count in Counter(names).items() if count > 1 and name]:
-        raise UserError(f"{path} has the column {repeated[0]!r} {names.count(repeated[0])} times. Rename or delete one.")
+        count = names.count(repeated[0])
+        raise UserError(f'{path} has the column "{repeated[0]}" {count} times. Rename or delete one.')
     if "" in names:
         raise UserError(f"{path}: column {names.index('') + 1} has no name in the header. Name it, or delete it.")
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from protofed.data.table.columns import Kind
+from protofed.data.table.columns import ColumnKind
 from protofed.data.table.files import require_pandas
 from protofed.errors import UserError, did_you_mean
 
@@ -24,11 +24,11 @@ RARE = 3
 
 
 @dataclass(frozen=True)
-class Step:
+class ColumnRecipe:
     """What is done with one column."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     indicator: bool = False  # whether a further input is 1 where the value is missing
     fill: float = 0.0  # numbers: replaces a missing value
     mean: float = 0.0
@@ -45,7 +45,7 @@ class Step:
 class Recipe:
     """The steps of all columns of a client. `target` is the name of the column with the labels, which is not used."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ColumnRecipe, ...]
     target: str = ""
 
     @property
@@ -60,7 +60,7 @@ class Recipe:
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> Recipe:
         """The inverse of `json`."""
-        steps = [Step(**{**column, "values": tuple(column["values"])}) for column in content["columns"]]
+        steps = [ColumnRecipe(**{**column, "values": tuple(column["values"])}) for column in content["columns"]]
         return cls(tuple(steps), content["target"])
 
     def transform(self, frame: Any, owner: str) -> np.ndarray:
@@ -97,13 +97,13 @@ class Recipe:
             )
 
 
-def fit_recipe(frame: Any, kinds: Mapping[str, Kind], target: str) -> Recipe:
+def fit_recipe(frame: Any, kinds: Mapping[str, ColumnKind], target: str) -> Recipe:
     """The recipe that scikit-learn's transformers learn from the training rows of one client."""
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
     is_missing = {name: frame[name].isna().to_numpy() for name in kinds}
-    steps = {name: Step(name, kind, bool(is_missing[name].any())) for name, kind in kinds.items()}
+    steps = {name: ColumnRecipe(name, kind, bool(is_missing[name].any())) for name, kind in kinds.items()}
     names = [name for name, kind in kinds.items() if kind == "number"]
     if names:
         x = np.column_stack([numbers_of(frame[name], name) for name in names])
@@ -134,11 +134,12 @@ def common_recipes(recipes: Sequence[Recipe], frames: Sequence[Any]) -> list[Rec
     for recipe, frame in zip(recipes, frames, strict=True):
         for step in recipe.steps:
             if step.kind == "number":
-                sums[step.name] = sums.get(step.name, np.zeros(3)) + column_sums(numbers_of(frame[step.name], step.name))
+                of_client = column_sums(numbers_of(frame[step.name], step.name))
+                sums[step.name] = sums.get(step.name, np.zeros(3)) + of_client
             values[step.name] = values.get(step.name, set()) | set(step.values)
             indicators |= {step.name} if step.indicator else set()
 
-    def common(step: Step) -> Step:
+    def common(step: ColumnRecipe) -> ColumnRecipe:
         step = replace(step, indicator=step.name in indicators, values=tuple(sorted(values[step.name])))
         if step.kind == "category":
             return step
@@ -218,7 +219,8 @@ def texts_of(values: Any) -> np.ndarray:
     raw = np.asarray(values)
     if raw.dtype.kind == "f":
         whole = np.isfinite(raw) & (raw == np.round(raw))
-        return np.array([str(int(value)) if is_whole else str(value) for value, is_whole in zip(raw, whole, strict=True)], object)
+        pairs = zip(raw.tolist(), whole.tolist(), strict=True)
+        return np.array([str(int(value)) if is_whole else str(value) for value, is_whole in pairs], dtype=object)
     return np.array([value if isinstance(value, str) else str(value) for value in raw.tolist()], dtype=object)
 
 

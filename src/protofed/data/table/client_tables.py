@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from protofed.data.table.columns import Column, Kind, check_kinds, find_columns
+from protofed.data.table.columns import Column, ColumnKind, check_kinds, find_columns
 from protofed.data.table.files import SUFFIXES, read_table, require_pandas
 from protofed.data.table.recipe import Scaling, texts_of
 from protofed.errors import UserError, did_you_mean
 
-_MOST_CLASSES = 100
+_MOST_TARGETS = 100
 """A target with more different values than this is taken for a number that is to be predicted."""
 
 
@@ -43,7 +44,7 @@ class ClientTable(NamedTuple):
     columns: dict[str, Column]
 
     @property
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, ColumnKind]:
         return {name: column.kind for name, column in self.columns.items()}
 
 
@@ -62,7 +63,7 @@ def read_frames(root: str, options: TableOptions) -> dict[str, tuple[str, Any]]:
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
         if not files:
             raise UserError(f"{path} has no tables ({', '.join(SUFFIXES)}). Set data.root to the folder that has them.")
-        if twice := [file.name for file, other in zip(files, files[1:], strict=False) if file.stem == other.stem]:
+        if twice := [file.name for file, other in pairwise(files) if file.stem == other.stem]:
             raise UserError(f"{path} has two tables with the name of {twice[0]}. Rename or delete one.")
         return {file.stem: (file.name, read_table(file, options.missing)) for file in files}
     if not options.client:
@@ -71,7 +72,7 @@ def read_frames(root: str, options: TableOptions) -> dict[str, tuple[str, Any]]:
             "of that column, or set data.root to a folder with one table per client."
         )
     frame = read_table(path, options.missing)
-    names = texts_of(_column(frame, "data.client", options.client, path.name))
+    names = texts_of(_named_column(frame, "data.client", options.client, path.name))
     if missing := int(frame[options.client].isna().sum()):
         raise UserError(f'{path.name}: {missing:,} rows have no value in the column "{options.client}". Fill them in.')
     frame = frame.drop(columns=options.client)
@@ -97,18 +98,20 @@ def client_table(name: str, origin: str, frame: Any, options: TableOptions) -> C
     """One client's rows: the target and the test column are taken from the other columns, which are checked."""
     if len(set(frame.columns)) < len(frame.columns):
         repeated = next(column for column in frame.columns if list(frame.columns).count(column) > 1)
-        raise UserError(f"{origin} has the column {repeated!r} more than once. Rename or delete one.")
-    labels = _labels(_column(frame, "data.target", options.target, origin), origin, options)
-    is_test = _test_rows(_column(frame, "data.test", options.test, origin), origin) if options.test else None
+        raise UserError(f'{origin} has the column "{repeated}" more than once. Rename or delete one.')
+    labels = _labels(_named_column(frame, "data.target", options.target, origin), origin, options)
+    is_test = _test_rows(_named_column(frame, "data.test", options.test, origin), origin) if options.test else None
     left_out = {options.target, options.test, *options.drop}
     left_out |= {word.partition(":")[2] for word in options.drop if word.partition(":")[0] == name}
     frame = frame[[column for column in frame.columns if column not in left_out]]
     if not frame.shape[1]:
-        raise UserError(f"{origin} has no columns but the target and those in data.drop. Give it columns to learn from.")
+        raise UserError(
+            f"{origin} has no columns but the target and those in data.drop. Give it columns to learn from."
+        )
     return ClientTable(name, origin, frame, labels, is_test, find_columns(frame, origin, options.categories))
 
 
-def _column(frame: Any, key: str, name: str, origin: str) -> Any:
+def _named_column(frame: Any, key: str, name: str, origin: str) -> Any:
     """A column that the experiment names; an error that names the columns that there are."""
     if name not in frame.columns:
         raise UserError(f'{key}: {origin} has no column "{name}". {did_you_mean(name, map(str, frame.columns))}')
@@ -120,7 +123,9 @@ def _labels(values: Any, origin: str, options: TableOptions) -> np.ndarray:
     where = f'{origin}: the target "{options.target}"'
     if missing := np.flatnonzero(values.isna()).tolist():
         rows = ", ".join(str(row + 1) for row in missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise UserError(f"{where} has no value in {len(missing):,} of {len(values):,} rows (row {rows}). Delete these rows.")
+        raise UserError(
+            f"{where} has no value in {len(missing):,} of {len(values):,} rows (row {rows}). Delete these rows."
+        )
     types = require_pandas().api.types
     if types.is_datetime64_any_dtype(values):
         raise UserError(f"{where} has dates; must be classes.")
@@ -128,9 +133,14 @@ def _labels(values: Any, origin: str, options: TableOptions) -> np.ndarray:
     raw = values.to_numpy(np.float64) if numeric else texts_of(values)
     different = np.unique(raw)
     if numeric and not np.array_equal(raw, np.round(raw)):
-        raise UserError(f"{where} has numbers like {different[0]:g} and {different[-1]:g}; must be classes. Make classes of it.")
-    if len(different) > _MOST_CLASSES:
-        raise UserError(f"{where} has {len(different):,} different values; a target has at most {_MOST_CLASSES} classes. Make classes of it.")
+        raise UserError(
+            f"{where} has numbers like {different[0]:g} and {different[-1]:g}; must be classes. Make classes of it."
+        )
+    if len(different) > _MOST_TARGETS:
+        raise UserError(
+            f"{where} has {len(different):,} different values; a target has at most {_MOST_TARGETS} classes. Make "
+            "classes of it."
+        )
     if len(different) < options.min_classes:
         label = int(different[0]) if numeric else different[0]
         raise UserError(
@@ -145,7 +155,9 @@ def _test_rows(values: Any, origin: str) -> np.ndarray:
     meaning = {"test": True, "true": True, "1": True, "train": False, "false": False, "0": False}
     texts = [text.lower() for text in texts_of(values)]
     if unknown := [text for text in texts if text not in meaning]:
-        raise UserError(f"{origin}: the column \"{values.name}\" has {unknown[0]!r}; must be test or train, true or false, 1 or 0.")
+        raise UserError(
+            f'{origin}: the column "{values.name}" has {unknown[0]!r}; must be test or train, true or false, 1 or 0.'
+        )
     return np.array([meaning[text] for text in texts])
 
 

@@ -1,0 +1,114 @@
+"""Files with one model that `protofed predict` reads: what `join` writes, and what `export` writes (by head alone).
+
+A newcomer's file has the state dict of its module, as an exported one, and in tensors whose names begin with
+"protofed/" what its method predicts with: the server's message, and what the client keeps.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from protofed.data.table.recipe import Recipe
+from protofed.errors import UserError
+from protofed.examples import Examples
+from protofed.experiment.config import Config
+from protofed.experiment.folder import write_atomically
+from protofed.experiment.model import Model
+from protofed.messages import flatten, group_by_first_name, unflatten
+from protofed.models.export import as_safetensors, must_be_exportable, write_model
+from protofed.nets import make_net
+from protofed.params import Params
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from protofed.core import Net, Scores
+    from protofed.models.join import Newcomer
+
+_PREFIX = "protofed/"
+_NEWCOMER = "newcomer"
+
+
+def write_newcomer(newcomer: Newcomer, path: Path) -> None:
+    """Write a newcomer's model to a file: .safetensors, which `predict` reads, or .onnx."""
+    must_be_exportable(path)
+    if path.suffix == ".onnx":
+        write_model(newcomer.model, path)
+        return
+    model, state = newcomer.model, newcomer.state
+    model.must_be_finite()
+    weights = model.net.loaded(model.params).state_dict()
+    same: dict[str, str] = {}  # tensors that are equal to one of the weights are written once
+    tensors: dict[str, Tensor] = {}
+    for name, value in flatten({"params": state.params, "down": state.down, "kept": state.kept}).items():
+        equal = weights.get(name.rpartition("/")[2])
+        if equal is not None and equal.dtype == value.dtype and torch.equal(equal, value):
+            same[name] = name.rpartition("/")[2]
+        else:
+            tensors[_PREFIX + name] = value.clone()
+    experiment = state.config.table()
+    about = {
+        "experiment": {key: experiment[key] for key in ("method", "train", "net")},
+        "labels": list(model.labels),
+        "same": same,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, as_safetensors(model, {_NEWCOMER: json.dumps(about)}, tensors))
+
+
+def read_model(path: Path) -> Model:
+    """The model in a file that `join` or `export` wrote."""
+    advice = "Give a run folder, or a .safetensors file that `protofed join` or `protofed export` wrote."
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}. {advice}") from None
+    except (OSError, SafetensorError) as problem:
+        raise UserError(f"{path} cannot be read as safetensors: {problem}. {advice}") from problem
+    if not {"source", "labels", "input"} <= metadata.keys():
+        raise UserError(f"{path} does not say what its model is: it is another file. {advice}")
+    about = json.loads(metadata.get(_NEWCOMER, "{}"))
+    labels = tuple(about.get("labels") or json.loads(metadata["labels"]))
+    data = Examples.empty(**json.loads(metadata["input"]))
+    net = _net_of(path, metadata, data.shape, len(labels))
+    weights: Params = {name: value for name, value in tensors.items() if not name.startswith(_PREFIX)}
+    net.check(weights)
+    recipe = Recipe.of_json(json.loads(metadata["recipe"])) if "recipe" in metadata else None
+    temperatures = json.loads(metadata.get("temperatures", "{}"))
+    if not about:
+
+        def by_head(x: Tensor) -> Scores:
+            return {"head": net(weights, x)[1]}
+
+        return Model(None, net, weights, by_head, data, labels, recipe=recipe, temperatures=temperatures)
+    state = {name.removeprefix(_PREFIX): value for name, value in tensors.items() if name.startswith(_PREFIX)}
+    parts = group_by_first_name(state | {name: weights[equal] for name, equal in about["same"].items()})
+    method = Config.of(about["experiment"]).method
+    types, params = method.types(), parts.get("params", {})
+    down, kept = (unflatten(types[key], parts.get(key, {})) for key in ("down", "kept"))
+
+    def compute_scores(x: Tensor) -> Scores:
+        return net.at_image_size(method.predict(net, params, x, down, kept), len(x))
+
+    return Model(None, net, weights, compute_scores, data, labels, recipe=recipe, temperatures=temperatures)
+
+
+def _net_of(path: Path, metadata: dict[str, str], shape: tuple[int, ...], classes: int) -> Net:
+    """The net of a model, built again from its options; an error if it was a module given in Python."""
+    try:
+        source: dict[str, Any] = json.loads(metadata["source"])
+        choice = Config.of({"net": source}).nets[0]
+    except (ValueError, TypeError, UserError) as problem:
+        raise UserError(
+            f"{path}: its net, {metadata.get('net', '?')}, was given in Python, so the file cannot predict without it. "
+            "Load its tensors into your module."
+        ) from problem
+    return make_net(choice.name, choice.design, shape, classes)

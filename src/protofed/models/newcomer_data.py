@@ -1,0 +1,138 @@
+"""The data of a newcomer: read from a file or given as arrays, in the form that the run's clients have theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from protofed.data.dataset import read_npz
+from protofed.data.labels import class_numbers
+from protofed.data.table.client_tables import client_table
+from protofed.data.table.files import SUFFIXES, read_table
+from protofed.data.table.recipe import ColumnRecipe, Recipe, fit_recipe, scaled_by_constants
+from protofed.errors import UserError
+from protofed.examples import Examples
+from protofed.experiment.federation import Federation
+from protofed.experiment.table_members import divide_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from protofed.models.invitation import Invitation
+
+Classes = tuple[str | int, ...]
+
+
+class NewcomerData(NamedTuple):
+    """A newcomer's examples."""
+
+    train: Examples
+    test: Examples
+    labels: Classes  # of the run, and then the newcomer's new ones
+    like: int | None  # the first client with inputs of the same shape; None if there is none, or none is at hand
+    recipe: Recipe | None = None  # of tables
+
+
+def read_newcomer(path: Path, missing: tuple[str, ...] = ()) -> tuple[Any, tuple[Any, Any] | None]:
+    """The newcomer's data, (x, y) from an .npz file or a DataFrame from a table, and its test set if there is one."""
+    if not path.exists():
+        raise UserError(f"There is no file {path}. --data must be an .npz file with x and y, or a table.")
+    if path.suffix in SUFFIXES:
+        return read_table(path, missing), None
+    arrays = read_npz(path)
+    y = "mask" if "mask" in arrays else "y"
+    for key in ("x", y, *(("x_test", f"{y}_test") if arrays.keys() & {"x_test", f"{y}_test"} else ())):
+        if key not in arrays:
+            raise UserError(f"{path} has no array {key}; it has {', '.join(arrays)}. Add it.")
+    return (arrays["x"], arrays[y]), (arrays["x_test"], arrays[f"{y}_test"]) if "x_test" in arrays else None
+
+
+def newcomer_data(
+    invitation: Invitation, data: Any, test: tuple[Any, Any] | None, new_classes: bool, name: str
+) -> NewcomerData:
+    """The newcomer's examples, normalised as the run says. `data`: a pair (x, y), or a DataFrame."""
+    try:
+        if hasattr(data, "columns"):
+            return _from_table(invitation, data, new_classes, name)
+        labels = _extended(invitation.labels, np.asarray(data[1]), new_classes)
+        newcomer = Federation([data], None if test is None else [test], labels, name=name)
+    except UserError as problem:
+        hint = " To add new classes for this client, use --new-classes." if "there is no class" in str(problem) else ""
+        raise UserError(f"{problem}{hint}") from problem
+    train, held_out = newcomer.train[0], newcomer.test[0]
+    like = _client_with_same_inputs(invitation.inputs, train)
+    if invitation.inputs:
+        train, held_out = _normalised(invitation.inputs, like or 0, train, held_out)
+    elif invitation.own_statistics:
+        train = train.by_own_statistics()
+        held_out = held_out.normalised_like(train)
+    return NewcomerData(train, held_out, labels, like)
+
+
+def _extended(labels: Classes, y: np.ndarray, new_classes: bool) -> Classes:
+    """The classes of the run, and after them the newcomer's new ones if it may have any."""
+    if not new_classes or (y.dtype.kind != "U" and all(isinstance(label, str) for label in labels)):
+        return labels
+    return (*labels, *(value for value in np.unique(y).tolist() if value not in labels))
+
+
+def _from_table(invitation: Invitation, frame: Any, new_classes: bool, name: str) -> NewcomerData:
+    """A newcomer's rows, with a recipe that is learned from its training rows."""
+    if invitation.table is None:
+        raise UserError("The run has arrays, not tables. Give the newcomer's data as an .npz file with x and y.")
+    options = replace(invitation.table, client="", min_classes=1)
+    if options.test not in frame.columns:
+        options = replace(options, test="")
+    table = client_table(name, name, frame, options)
+    labels = _extended(invitation.labels, table.labels, new_classes)
+    y = class_numbers(labels, table.labels, name)
+    part = divide_rows(0, table, y, 0.0, 0)
+    recipe = fit_recipe(table.frame.iloc[part.train], table.kinds, options.target)
+    common = {step.name: step for step in invitation.steps}
+    recipe = replace(recipe, steps=tuple(_scaled_as(step, common.get(step.name)) for step in recipe.steps))
+    if isinstance(options.scaling, dict):
+        recipe = scaled_by_constants(recipe, options.scaling)
+    examples = Examples.of(recipe.transform(table.frame, name), y)
+    train, test = examples.subset(part.train), examples.subset(part.test)
+    return NewcomerData(train, test, labels, _client_with_same_inputs(invitation.inputs, train), recipe)
+
+
+def _scaled_as(step: ColumnRecipe, common: ColumnRecipe | None) -> ColumnRecipe:
+    """A step of the newcomer, scaled as that of the run's clients if they scale the column in the same way."""
+    return step if common is None else replace(common, fill=step.fill)
+
+
+def _client_with_same_inputs(others: tuple[Examples, ...], newcomer: Examples) -> int | None:
+    """The first client with inputs of the newcomer's shape, ignoring dimensions of size 1; None if there is none."""
+
+    def sides(examples: Examples) -> tuple[int, ...]:
+        return tuple(side for side in examples.shape if side != 1)
+
+    return next((client for client, other in enumerate(others) if sides(other) == sides(newcomer)), None)
+
+
+def _normalised(
+    others: tuple[Examples, ...], client: int, train: Examples, test: Examples
+) -> tuple[Examples, Examples]:
+    """The newcomer's examples, normalised as those of `client`, or by their own statistics if every client does so."""
+    train, test = _shaped_like(others[client], train), _shaped_like(others[client], test)
+    if any(other.shape == train.shape and other.input != others[client].input for other in others):
+        train = train.by_own_statistics()
+        test = test.normalised_like(train)
+    return train, test
+
+
+def _shaped_like(other: Examples, newcomer: Examples) -> Examples:
+    """The newcomer's examples with the shape and the normalisation of another client's examples.
+
+    If the other client does not normalise its inputs, another shape is accepted and kept.
+    """
+    if other.shape != newcomer.shape and (other.scale, other.mean, other.std) == (1.0, 0.0, 1.0):
+        return newcomer
+    try:
+        x = other.checked_inputs(newcomer.x)
+        return replace(other, x=x, y=newcomer.y, index=newcomer.index, mask=newcomer.mask)
+    except UserError as problem:
+        raise UserError(f"The newcomer's data do not fit the data of the run: {problem}") from problem

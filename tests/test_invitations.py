@@ -1,0 +1,151 @@
+"""Joining from the prototypes alone: the file that the server would send, and what `join` writes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import protofed
+from protofed.errors import UserError
+from protofed.messages import flatten
+from protofed.models.invitation import Invitation, read_invitation, write_invitation
+from protofed.models.join import join_run
+from protofed.models.model_files import read_model, write_newcomer
+from test_cli import protofed as command  # noqa: F401
+
+
+def points(rows: int, *labels: str, columns: int = 4, seed: int = 0):
+    draw = np.random.RandomState(seed)
+    y = np.arange(rows) % len(labels)
+    return draw.normal(size=(rows, columns)) + 3 * np.eye(len(labels), columns)[y], np.array(labels)[y]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    torch.set_num_threads(1)
+    federation = protofed.Federation([points(60, "a", "b"), points(60, "b", "c", columns=5)])
+    return federation.run({"run": {"rounds": 3}}, tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture
+def file(run, tmp_path):
+    write_invitation(Invitation.of(run), tmp_path / "prototypes.safetensors")
+    return tmp_path / "prototypes.safetensors"
+
+
+def test_the_file_has_the_servers_message_and_no_clients_weights(run, file):
+    with safe_open(file, "pt") as content:
+        assert sorted(content.keys()) == [f"prototypes/{part}" for part in ("mean", "rows", "shape", "support")]
+        assert torch.equal(content.get_tensor("prototypes/mean"), run.prototypes.mean[:, 0])
+        about = json.loads(content.metadata()["invitation"])
+    assert about["labels"] == ["a", "b", "c"]
+    assert about["needs"] == "embeddings of 50 numbers"
+    assert "data" not in about
+
+
+def test_joining_from_the_file_gives_the_model_that_the_run_folder_gives(run, file):
+    data = points(40, "a", "c", seed=1)
+    from_file, from_run = (join_run(source, data, epochs=2) for source in (read_invitation(file), run))
+    assert from_file.figures() == from_run.figures()
+    for name, value in from_run.model.params.items():
+        assert torch.equal(value, from_file.model.params[name])
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedper", "fednh", "fpl", "mpfedcl", "protomargin", "fedtgp", "local", "creff"]
+)
+def test_every_kind_of_message_goes_through_the_file(method, tmp_path):
+    federation = protofed.Federation([points(40, "a", "b"), points(40, "b", "a", seed=2)])
+    result = federation.run({"run": {"rounds": 1}, "method": {"name": method}})
+    invitation = Invitation.of(result)
+    write_invitation(invitation, tmp_path / "i.safetensors")
+    sent, read = flatten(invitation.message), flatten(read_invitation(tmp_path / "i.safetensors").message)
+    assert sent.keys() == read.keys()
+    assert all(torch.equal(value, read[name]) for name, value in sent.items())
+    joined = join_run(read_invitation(tmp_path / "i.safetensors"), points(30, "a", "b", seed=3), epochs=1)
+    write_newcomer(joined, tmp_path / "n.safetensors")
+    x = points(20, "a", "b", seed=4)[0]
+    for way in joined.model.ways():
+        expected, found = joined.model.predict(x, way), read_model(tmp_path / "n.safetensors").predict(x, way)
+        np.testing.assert_array_equal(found["scores"], expected["scores"])
+
+
+def test_predict_reads_what_join_wrote(run, file, command, tmp_path):  # noqa: F811
+    x, y = points(40, "a", "c", seed=1)
+    np.savez("mine.npz", x=x, y=y)
+    np.save("x.npy", x)
+    code, _, err = command("join", str(file), "--data", "mine.npz", "--epochs", "2", "--out", "mine.safetensors")
+    assert (code, err) == (0, "")
+    code, _, err = command("predict", "mine.safetensors", "--input", "x.npy", "--out", "answers.csv")
+    assert (code, err) == (0, "")
+    header, *rows = (tmp_path / "answers.csv").read_text().splitlines()
+    assert header == "label,probability_a,probability_b,probability_c,nearest_prototype,distance"
+    joined = join_run(run, (x, y), epochs=2)
+    assert [row.split(",")[0] for row in rows] == joined.model.predict(x)["label"].tolist()
+    for row in rows:
+        assert sum(map(float, row.split(",")[1:4])) == pytest.approx(1, abs=3e-9)
+
+
+def test_an_exported_model_predicts_from_its_file(run, tmp_path, command):  # noqa: F811
+    x = points(10, "a", "b")[0]
+    np.save("x.npy", x)
+    assert command("export", str(run.folder), "--client", "0", "--out", "zero.safetensors")[0] == 0
+    np.testing.assert_array_equal(read_model(tmp_path / "zero.safetensors").predict(x), run.predict(x, 0))
+    code, _, err = command("predict", "zero.safetensors", "--input", "x.npy", "--by", "prototype")
+    assert (code, err) == (2, 'protofed: This model cannot predict by "prototype". Known: head.\n')
+
+
+def test_new_classes_are_an_explained_error_or_learned_by_the_newcomer_alone(run, file):
+    data = points(60, "a", "z", seed=5)
+    with pytest.raises(UserError) as caught:
+        join_run(read_invitation(file), data, epochs=1)
+    assert str(caught.value) == (
+        "data[0]: there is no class 'z'. Known: a, b, c. To add new classes for this client, use --new-classes."
+    )
+    for source in (read_invitation(file), run):
+        joined = join_run(source, data, epochs=20, new_classes=True)
+        assert joined.model.labels == ("a", "b", "c", "z")
+        assert joined.downloaded == 50  # the prototype of a alone
+        down = joined.state.down.prototypes
+        assert (down.support[:, 0] > 0).tolist() == [True, False, False, True]
+        assert torch.equal(down.mean[0], run.prototypes.mean[0])
+        for way in ("head", "prototype"):
+            assert joined.accuracy[way] > 0.8
+        x, y = points(40, "a", "z", seed=6)
+        assert (joined.model.predict(x, "prototype")["label"] == y).mean() > 0.8
+
+
+def test_new_classes_need_a_method_of_prototypes(tmp_path):
+    federation = protofed.Federation([points(40, "a", "b"), points(40, "b", "a", seed=2)])
+    result = federation.run({"run": {"rounds": 1}, "method": {"name": "fedavg"}})
+    with pytest.raises(UserError, match="New classes need a method that sends prototypes alone, such as fedproto, but"):
+        join_run(result, points(30, "a", "z"), new_classes=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("join", "missing.safetensors"), "missing.safetensors is not a run folder: it has no config.toml. Give the --out of an earlier `protofed run`."),
+        (("join", "other.safetensors"), "other.safetensors has no prototypes that a client could join with: it is another file. Give the file that `protofed export DIR --prototypes FILE.safetensors` wrote, or a run folder."),
+        (("join", "mine.npz"), "mine.npz cannot be read as safetensors: "),
+        (("predict", "other.safetensors"), "other.safetensors does not say what its model is: it is another file. Give a run folder, or a .safetensors file that `protofed join` or `protofed export` wrote."),
+        (("export", "RUN"), "Give either --client, to export its model, or --prototypes FILE.safetensors alone."),
+        (("export", "RUN", "--prototypes", "p.npz"), "--prototypes: got p.npz; its name must end in .safetensors."),
+        (("join", "FILE", "--set", "net.dim=9"), "fedproto needs embeddings of the same size: those of the run have 50 numbers, the newcomer's net mlp(dim=9) has 9. Set net.dim=50."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said(run, file, command, words, message):  # noqa: F811
+    x, y = points(40, "a", "c", seed=1)
+    np.savez("mine.npz", x=x, y=y)
+    save_file({"a": torch.zeros(2)}, "other.safetensors")
+    words = [{"RUN": str(run.folder), "FILE": str(file)}.get(word, word) for word in words]
+    more = {"join": ("--data", "mine.npz"), "predict": ("--input", "x.npy"), "export": ()}[words[0]]
+    np.save("x.npy", x)
+    code, _, err = command(*words, *more)
+    assert code == 2
+    assert err.removeprefix("protofed: ").startswith(message)
