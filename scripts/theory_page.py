@@ -19,8 +19,8 @@ from series import result_of
 
 from protofed import Result, measure
 from protofed.experiment.bounds.monitor import read_bounds
-from protofed.pictures.bound_curves import bound_picture
 from protofed.experiment.stored import StoredRun
+from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.style import write_picture
 
 DOCS = Path(__file__).parents[1] / "docs"
