@@ -31,6 +31,7 @@ LAYERS = (
     ("experiment",),
     ("measures", "models"),
     ("pictures",),
+    ("report",),
     ("studies",),
     ("cli",),
 )

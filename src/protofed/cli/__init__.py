@@ -20,6 +20,7 @@ from protofed.cli.measure import measure_command
 from protofed.cli.models import export_command, join_command, predict_command
 from protofed.cli.pretrain import pretrain_command
 from protofed.cli.prototypes import prototypes_command
+from protofed.cli.report import report_command, watch_command
 from protofed.cli.reproduce import reproduce_command
 from protofed.cli.stopping import advice_if_stopped, system_message
 from protofed.cli.sweep import sweep_command
@@ -95,6 +96,7 @@ def run(
         ),
     ] = False,
     quiet: Annotated[bool, option("--quiet", help="Print only errors.")] = False,
+    watch: Annotated[bool, option("--watch", help="Show the run in the browser while it goes on.")] = False,
 ) -> None:
     """Run an experiment and write a run folder."""
     from rich.console import Console
@@ -104,6 +106,7 @@ def run(
     from protofed.experiment.config import Config
     from protofed.experiment.folder import Folder
     from protofed.experiment.run import run as run_experiment
+    from protofed.experiment.watchers import Watcher
 
     if resume:
         if out is None or file is not None:
@@ -123,7 +126,12 @@ def run(
 
     console = Console(quiet=quiet)
     with advice_if_stopped(advice), Screen(console) as screen:
-        result = run_experiment(config, folder, resume=resume, watchers=[screen])
+        watchers: list[Watcher] = [screen]
+        if watch:
+            from protofed.report.live import LiveWatcher
+
+            watchers.append(LiveWatcher(folder, lambda text: say(console, text)))
+        result = run_experiment(config, folder, resume=resume, watchers=watchers)
     say(console, run_verdict(result))
 
 
@@ -162,8 +170,10 @@ app.command("draw")(draw_command)
 app.command("measure")(measure_command)
 app.command("pretrain")(pretrain_command)
 app.command("prototypes")(prototypes_command)
+app.command("report")(report_command)
 app.command("reproduce")(reproduce_command)
 app.command("sweep")(sweep_command)
+app.command("watch")(watch_command)
 
 
 def entry() -> None:

@@ -76,14 +76,14 @@ def draw_command(
         width=width,
         height=height,
         title=title,
-        labels=_labels(label or ()),
+        labels=_line_labels(label or ()),
         ylim=_limits(ylim) if ylim else None,
         **({"by": ways} if ways else {}),
     )
     print(f"{what}: {PICTURES[what].about}. Written to {out}.")
 
 
-def _labels(words: Sequence[str]) -> dict[str, str]:
+def _line_labels(words: Sequence[str]) -> dict[str, str]:
     """The names and their replacements in NAME=TEXT words. A name may have = signs, too: the last one counts."""
     for word in words:
         if "=" not in word:

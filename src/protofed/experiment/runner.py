@@ -33,6 +33,7 @@ from protofed.experiment.results import (
 )
 from protofed.experiment.roster import clients_per_round, draw_roster
 from protofed.experiment.server_model import server_columns, server_predictor
+from protofed.experiment.stop_request import was_asked_to_stop
 from protofed.experiment.tensorboard import TensorBoard
 from protofed.experiment.watchers import Watcher, progress_reporter
 from protofed.messages import share_equal_messages
@@ -163,6 +164,7 @@ class Runner:
             for watcher in self.watchers:
                 watcher.round(row)
             self._warn()
+            self._stop_if_asked(row["round"])
         if not self.evaluations:  # every round was done before
             self.evaluations = self._evaluate(len(self.rounds) - 1)
         result = self._result()
@@ -172,6 +174,13 @@ class Runner:
         for watcher in self.watchers:
             watcher.finished(result)
         return result
+
+    def _stop_if_asked(self, number: int) -> None:
+        """Stop after a checkpoint if another process asked for it (`ask_to_stop`), as if by Ctrl-C."""
+        over = self._is_over(self.rounds)
+        saved = self._is_due(number, self.config.run.checkpoint_every, over)
+        if self.folder and saved and was_asked_to_stop(self.folder.path) and not over:
+            raise KeyboardInterrupt
 
     def _warn(self) -> None:
         """The first time that something goes wrong, pass it to the watchers, or to Python if the caller has none."""

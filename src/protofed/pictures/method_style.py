@@ -32,7 +32,7 @@ METHOD_ORDER = (
 """The methods by their position, which gives the colour and the mark. Append new ones; never change the order.
 
 Ten colours and seven marks give 70 pairs, and the first ten methods have different colours."""
-_PAIRS = len(COLOURS) * len(MARKS)
+_NUM_STYLES = len(COLOURS) * len(MARKS)
 _FOR_OTHERS = 30
 """Methods that are not in the list get positions from here on, by a hash of their name."""
 _LIGHTEST = 0.6
@@ -57,7 +57,7 @@ def method_style(method: str) -> LineStyle:
         position = METHOD_ORDER.index(method)
     else:
         digest = int.from_bytes(hashlib.sha256(method.encode()).digest()[:4], "big")
-        position = _FOR_OTHERS + digest % (_PAIRS - _FOR_OTHERS)
+        position = _FOR_OTHERS + digest % (_NUM_STYLES - _FOR_OTHERS)
     return LineStyle(COLOURS[position % len(COLOURS)], MARKS[position % len(MARKS)])
 
 
