@@ -11,7 +11,7 @@ DEMO = runs/demo
 PYTEST = $(BIN)/python -m pytest -n auto
 # The tests that compare computed numbers. `make other-cpu` runs them with the kernels that torch, oneDNN and MKL have for
 # an older processor, which round differently.
-NUMERICAL = baselines bounds classification core creff discrepancy draws encoders engines every_method fedavg fednh fedproto fedtgp \
+NUMERICAL = baselines bounds classification core creff deeplab discrepancy draws encoders engines every_method fedavg fednh fedproto fedtgp \
   fpl geometry layout measure models mpfedcl nets objective own_nets parity personal_models pretrain protomargin prototypes \
   pixel_runs pixels pull_schedule read_outs roster theory_page training weights
 OTHER_CPU = ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE

@@ -132,12 +132,14 @@ class Net:
     def starting_from(self, layers: Params) -> Net:
         """The same net, but `init` starts from those of the layers that match by name and shape.
 
-        The prefix "body." or "head." of a name may be left out.
+        The prefix "body." or "head." of a name may be left out, and "encoder." after it: so the weights of a
+        classifier's body fit the encoder of a net that labels pixels.
         """
         matching = {}
         params = self.init(torch.Generator())
         for name, shape in self.shapes.items():
-            for key in (name, name.partition(".")[2]):
+            inner = name.replace("body.encoder.", "body.", 1)
+            for key in (name, name.partition(".")[2], inner, inner.partition(".")[2]):
                 if key in layers and tuple(layers[key].shape) == shape:
                     matching[name] = layers[key].to(params[name].dtype)
                     break

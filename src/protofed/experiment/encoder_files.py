@@ -193,8 +193,8 @@ def given_constants(section: DataSection) -> Examples | None:
     return Examples.empty((len(mean), 0, 0), scale=255.0, **constants)
 
 
-def with_constants(examples: Examples, constants: Examples, title: str) -> Examples:
-    """The examples with the constants of an encoder. Both must be in the same units.
+def with_constants(examples: Examples, constants: Examples, title: str, key: str = "data.encoder") -> Examples:
+    """The examples with the constants of an encoder, which `key` names. Both must be in the same units.
 
     Images of any scale are in the same units if their values are from 0 to 1 after they are divided by the scale.
     """
@@ -203,7 +203,7 @@ def with_constants(examples: Examples, constants: Examples, title: str) -> Examp
     low, high = (float(value) / examples.scale for value in torch.aminmax(examples.x)) if len(examples.x) else (0, 0)
     if constants.scale == 1 or not 0 <= low <= high <= 1:
         raise UserError(
-            f"data.encoder: the constants of {title} do not fit the values of the images, from {low:g} to {high:g}. "
+            f"{key}: the constants of {title} do not fit the values of the images, from {low:g} to {high:g}. "
             "Give bytes, or numbers from 0 to 1, and set data.encoder_mean and data.encoder_std for values from 0 to 1."
         )
     return replace(examples.normalised_like(constants), scale=examples.scale)

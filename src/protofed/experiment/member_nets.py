@@ -1,17 +1,19 @@
-"""The nets of the clients: built for the shapes of their inputs, with initial weights from files."""
+"""The nets of the clients: which client has which, and the weights that they start from."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from protofed.errors import UserError
+from protofed.examples import Examples
+from protofed.experiment.config import Config
+from protofed.experiment.encoder_files import with_constants
+from protofed.net import Net
 from protofed.nets import make_net
-from protofed.nets.weights import read_weights, with_our_names
+from protofed.nets.weights import input_format, read_weights, read_weights_and_metadata, with_our_names
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from protofed.core import Net
-    from protofed.experiment.config import Config
+_LISTED = 6
+"""The number of tensors that start at random whose names are shown."""
 
 
 def build_nets(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:
@@ -34,14 +36,35 @@ def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, 
     loaded: dict[tuple[Net, str], Net] = {}
     notes = []
     for net, file in dict.fromkeys(zip(nets, files, strict=True)):
-        loaded[net, file] = net.starting_from(with_our_names(read_weights(file))) if file else net
+        layers = with_our_names(read_weights(file)) if file else {}
+        loaded[net, file] = net.starting_from(layers) if file else net
         if file:
-            random = [name for name in net.shapes if name not in loaded[net, file].initial_params]
-            rest = f"; at random: {', '.join(random)}" if random else ""
-            notes.append(
-                f"net {net.name}: {len(net.shapes) - len(random)} of {len(net.shapes)} tensors from {file}{rest}"
-            )
+            taken = loaded[net, file].initial_params
+            random = [name for name in net.shapes if name not in taken]
+            more = f" and {len(random) - _LISTED} more" if len(random) > _LISTED else ""
+            rest = f"; at random: {', '.join(random[:_LISTED])}{more}" if random else ""
+            if any("running_mean" in name for name in layers) and not any("running_mean" in name for name in taken):
+                rest += "; it was trained with batch norm, the statistics of which this net has no place for"
+            notes.append(f"net {net.name}: {len(taken)} of {len(net.shapes)} tensors from {file}{rest}")
     return tuple(loaded[key] for key in zip(nets, files, strict=True)), tuple(notes)
+
+
+def constants_of_weights(config: Config, examples: Examples) -> Examples:
+    """The examples with the constants by which the inputs of net.weights were normalised (data.normalise)."""
+    files = {choice.weights for choice in config.nets}
+    if len(files) > 1 or "" in files:
+        raise UserError(
+            'data.normalise: "weights" takes the constants of net.weights, so all nets must start from the same file. '
+            'Set net.weights, or use data.normalise = "dataset".'
+        )
+    (file,) = files
+    constants = input_format(read_weights_and_metadata(file)[1])
+    if constants is None:
+        raise UserError(
+            f'data.normalise: {file} does not say how its inputs were normalised. Use data.normalise = "dataset", or '
+            "weights written by `protofed export` or `protofed pretrain`."
+        )
+    return with_constants(examples, constants, file, "data.normalise")
 
 
 def counts_by_share(shares: list[float], clients: int) -> list[int]:

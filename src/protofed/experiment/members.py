@@ -19,7 +19,7 @@ from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN
 from protofed.experiment.encoder import encode_dataset
-from protofed.experiment.member_nets import build_nets, load_net_weights
+from protofed.experiment.member_nets import build_nets, constants_of_weights, load_net_weights
 from protofed.experiment.sections import TABLE
 from protofed.experiment.wording import dataset_title
 
@@ -84,6 +84,8 @@ class Members:
         if statistics != "constants":
             if statistics == "client":
                 constants = [examples.by_own_statistics() for examples in train]
+            elif statistics == "weights":
+                constants = [constants_of_weights(config, data.train)] * len(train)
             else:
                 pooled = replace(data.train, index=torch.cat([examples.index for examples in train]))
                 constants = [pooled.by_own_statistics()] * len(train)

@@ -1,7 +1,8 @@
-"""DeepLab-V3+ (Chen et al. 2018) with a MobileNetV2 encoder (Sandler et al. 2018): a net that labels every pixel.
+"""DeepLab-V3+ (Chen et al. 2018): a net that labels every pixel.
 
-The encoder at full width has 2,223,872 parameters with its last convolution, which `last` adds. The embedding is the
-output of the atrous pyramid, which the paper counts as part of the encoder; the decoder is the head.
+Its encoder is a MobileNetV2 (Sandler et al. 2018) or an EfficientNet-Lite0, for which there are weights. At full width
+they have 2,223,872 and 3,371,008 parameters with their last convolution, which `last` adds. The embedding is the output
+of the atrous pyramid, which the paper counts as part of the encoder; the decoder is the head.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from protofed.errors import UserError
 from protofed.net import Params
+from protofed.nets.efficientnet import Lite0Form, Lite0Maps
 
 _MOBILENET_STAGES = (  # expansion, channels, blocks, stride of the first block
     (1, 16, 1, 1),
@@ -39,7 +42,7 @@ NormLayer = Callable[[int], nn.Module]
 
 @dataclass(frozen=True)
 class DeepLab:
-    """Labels every pixel: DeepLab-V3+ with a MobileNetV2 encoder, an atrous pyramid and a decoder."""
+    """Labels every pixel: DeepLab-V3+ with an encoder, an atrous pyramid and a decoder."""
 
     width: Annotated[float, Gt(0)] = 1.0
     """multiplies all numbers of channels, which are rounded to multiples of 8"""
@@ -48,9 +51,11 @@ class DeepLab:
     rates: tuple[Annotated[int, Ge(1)], ...] = (6, 12, 18)
     """dilations of the pyramid's 3x3 convolutions; for images of 64x64 [1, 2] cover the map"""
     norm: Literal["group", "batch"] = "group"
-    """group norm with groups of 8 channels, which keeps no running statistics, or batch norm, as in the paper"""
+    """group: groups of 8 channels, no running statistics; batch: as in the paper, for published weights, not stacked"""
     last: bool = False
-    """whether the encoder ends with MobileNetV2's 1x1 convolution to 1,280 channels before the pyramid"""
+    """whether the encoder ends with its 1x1 convolution to 1,280 channels before the pyramid"""
+    encoder: Literal["mobilenetv2", "efficientnet_lite0"] = "mobilenetv2"
+    """the encoder's layers; net.weights = "efficientnet_lite0" has those of the second, trained on ImageNet"""
 
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         if len(shape) != 3 or any(side % 16 for side in shape[1:]):
@@ -58,7 +63,7 @@ class DeepLab:
                 "net deeplab needs images with sides that are multiples of 16, with channels first, got inputs of "
                 f"shape {shape}. Use other images."
             )
-        body = DeepLabBody(shape[0], self)
+        body = DeepLabBody(shape, self)
         return body, DeepLabDecoder(self.scaled(_PYRAMID), body.encoder.low_channels, classes, self)
 
     def scaled(self, channels: int) -> int:
@@ -133,6 +138,14 @@ class MobileNetV2(nn.Module):
         return low, self.last(x)
 
 
+def _encoder(shape: tuple[int, ...], design: DeepLab) -> MobileNetV2 | Lite0Maps:
+    """The encoder of a design. Batch norm of EfficientNet-Lite0 has the published 1e-3 in its denominator."""
+    if design.encoder == "mobilenetv2":
+        return MobileNetV2(shape[0], design)
+    norm = partial(nn.BatchNorm2d, eps=1e-3) if design.norm == "batch" else design.norm_layer
+    return Lite0Maps(shape, Lite0Form(design.stride, design.scaled, norm, design.last))
+
+
 class Pyramid(nn.Module):
     """The atrous pyramid: 1x1 and dilated 3x3 convolutions and the mean of the image side by side, then 1x1.
 
@@ -160,9 +173,9 @@ class Pyramid(nn.Module):
 class DeepLabBody(nn.Module):
     """The encoder and the pyramid. It returns the embedding and the map of the early stages."""
 
-    def __init__(self, ins: int, design: DeepLab) -> None:
+    def __init__(self, shape: tuple[int, ...], design: DeepLab) -> None:
         super().__init__()
-        self.encoder = MobileNetV2(ins, design)
+        self.encoder = _encoder(shape, design)
         self.pyramid = Pyramid(self.encoder.channels, design.scaled(_PYRAMID), design)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
