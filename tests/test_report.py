@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from PIL import Image
 from typer.testing import CliRunner
 
 import protofed
 from protofed.cli import app
 from protofed.errors import UserError
 from protofed.experiment.stored import StoredRun, load_runs
+from protofed.pictures.animation import animate
 from protofed.report.content import gather, wilson
 from protofed.report.page import html_page
 from protofed.report.words import cautions, verdict_sentences
@@ -124,6 +126,17 @@ def test_a_report_of_ten_thousand_clients_is_small_and_quick(copy: Path) -> None
     assert len(page) < 5e6
     assert time.perf_counter() - began < 30
     assert "more than 500 clients" in page
+
+
+def test_an_animation_has_a_frame_per_traced_round(folder: Path, tmp_path: Path) -> None:
+    number = animate(StoredRun.load(folder / "fedproto-0"), tmp_path / "moving.gif")
+    with Image.open(tmp_path / "moving.gif") as picture:
+        assert picture.n_frames == number == 3
+    with pytest.raises(UserError, match=r"has no trace of its prototypes over rounds"):
+        animate(StoredRun.load(folder / "fedavg-0"), tmp_path / "none.gif")
+    with pytest.raises(UserError, match=r"must end in .gif or .mp4"):
+        animate(StoredRun.load(folder / "fedproto-0"), tmp_path / "moving.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["moving.gif"]
 
 
 def test_command_writes_the_page_and_says_the_verdict(folder: Path, tmp_path: Path) -> None:

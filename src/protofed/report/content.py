@@ -18,8 +18,8 @@ from protofed.measures.on_demand import measure
 from protofed.pictures.clients import relative_attention
 from protofed.pictures.curves import common_values, megabytes_sent
 from protofed.pictures.method_style import method_style
+from protofed.pictures.prototype_map import prototype_map, traced_map
 from protofed.pictures.style import COLOURS
-from protofed.report.prototype_map import prototype_map, traced_map
 from protofed.report.words import WAY_NAMES, Groups, cautions, cost_sentence, figure_rows, verdict_sentences
 
 _MANY_CLIENTS = 500
