@@ -16,7 +16,7 @@ import torch
 from protofed import Result
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
-from protofed.models.join import Newcomer, join_run
+from protofed.models.join import Newcomer, join
 
 NEWCOMERS, WAYS, TEST = 5, 3, 200
 
@@ -31,7 +31,7 @@ def newcomer(result: Result, number: int, shots: int, epochs: int) -> Newcomer:
     classes = np.sort(draw.choice(data.classes, WAYS, replace=False))
     train = np.concatenate([draw.permutation(np.flatnonzero((labels == label) & free))[:shots] for label in classes])
     test = np.concatenate([draw.permutation(np.flatnonzero(test_labels == label))[:TEST] for label in classes])
-    return join_run(
+    return join(
         result,
         (data.train.x.numpy()[train], labels[train]),
         (data.test.x.numpy()[test], test_labels[test]),

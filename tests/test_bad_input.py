@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from protofed.data.sources import SOURCES
+from protofed.engines.threads import cores
 from protofed.nets import NETS
 from test_cli import protofed as command  # noqa: F401
 
@@ -138,6 +139,16 @@ ALONE = "The experiment has a problem:\n  - "
             ["net.name=cnn"],
             "net cnn needs images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp or larger images.",
         ),
+        # More than a machine has
+        (
+            ["engine.workers=100000"],
+            f"engine.workers: got 100,000, but this machine has {cores()} cores. Use {cores()}, or 0 for one per core.",
+        ),
+        # What does not fit the data
+        (
+            ["data.name=spiral", "net.name=mlp_spiral", "partition.name=iid", "train.augment=['flip']"],
+            "train.augment: got ['flip'], but inputs of shape (2,) are not images. Set it to [].",
+        ),
         # All at once
         (
             ["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"],
@@ -175,6 +186,43 @@ def test_damaged_files_of_a_run_are_said(file, content, message, command, tmp_pa
     code, _, err = command("compare", "a")
     assert code == 2
     assert err.startswith(f"protofed: {message}")
+
+
+@pytest.mark.parametrize("hidden", ["[10000000000000]", "[1000000000000000000]"])
+def test_a_net_that_does_not_fit_into_memory_is_said(hidden, command, tmp_path):  # noqa: F811
+    code, _, err = command("run", "--set", f"net.hidden={hidden}", "--out", "out")
+    assert code == 2
+    assert err.startswith(f"protofed: net mlp(hidden={hidden}) does not fit into memory (")
+    assert err.endswith("). Use a smaller net.\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_little_memory_later_on_is_a_message(command, monkeypatch):  # noqa: F811
+    def fail(*args, **options):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
+
+    monkeypatch.setattr("protofed.experiment.runner.Runner.one_round", fail)
+    code, _, err = command("run", "--set", "data.clients=2", "--out", "out")
+    assert code == 1
+    assert err.startswith("protofed: There is not enough memory (DefaultCPUAllocator: can't allocate memory")
+    assert "Traceback" not in err
+
+
+def test_a_damaged_line_of_rounds_is_said_and_an_unfinished_last_one_is_left_out(command, tmp_path):  # noqa: F811
+    command("run", "--quiet", "--set", "run.rounds=3", "--set", "data.clients=2", "--out", "a")
+    file = tmp_path / "a" / "rounds.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    for damaged, number in ((lines[0] + "garbage\n" + lines[2], 2), ("".join(lines[:2]) + "3\n", 3)):
+        file.write_text(damaged)
+        for words in (["compare", "a"], ["draw", "a", "--what", "curves", "--out", "x.png"]):
+            code, _, err = command(*words)
+            assert code == 2
+            assert err == (
+                f"protofed: a/rounds.jsonl, line {number} is damaged: it is not the row of a round. "
+                "Restore the file, or run the experiment again.\n"
+            )
+    file.write_text("".join(lines[:2]) + lines[2][:9])
+    assert command("compare", "a")[0] == 0
 
 
 def test_a_recipe_that_is_not_text_is_listed_all_the_same(command, tmp_path):  # noqa: F811

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from protofed import cli
 from protofed.cli.screen import Screen, run_verdict
 from protofed.experiment.accuracy import accuracy_mean_and_std
 from protofed.experiment.config import Config
+from protofed.experiment.folder import Folder
 from protofed.experiment.member_nets import counts_by_share
 from protofed.experiment.run import run
 from protofed.experiment.wording import duration
@@ -130,7 +132,8 @@ def test_resume_goes_on_and_changes_rounds_only(protofed):
 def test_list_as_text_and_json(protofed, kind):
     assert protofed("list", kind)[1].startswith(f"{kind}:\n")
     entries = json.loads(protofed("list", kind, "--json")[1])
-    assert all(set(entry) == {"name", "about", "options"} and entry["about"] for entry in entries)
+    assert all({"name", "about", "options", "meanings"} <= set(entry) and entry["about"] for entry in entries)
+    assert all(set(entry["meanings"]) == set(entry["options"]) for entry in entries)
     assert entries
 
 
@@ -169,8 +172,103 @@ def test_list_of_everything_and_of_nothing(protofed):
     assert protofed("list", "metods")[2].startswith('protofed: There is no list "metods". Did you mean "methods"?')
 
 
+def test_list_says_what_options_mean_and_which_data_are_there(protofed, monkeypatch, tmp_path):
+    monkeypatch.setenv("PROTOFED_DATA", str(tmp_path))
+    (tmp_path / "usps.npz").touch()
+    assert 'distance="mse": ' in protofed("list", "methods")[1]
+    lines = {line.split()[0]: line for line in protofed("list", "datasets")[1].splitlines()[1:]}
+    assert lines["digits"].endswith("[ready]")
+    assert lines["usps"].endswith("[ready]")
+    assert lines["mnist"].endswith(f"[not here: no mnist.npz in {tmp_path}]")
+    assert lines["npz"].endswith("[set data.root to your files]")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "--rounds", "5"], "There is no option --rounds. Did you mean --set run.rounds=5?"),
+        (["run", "--lr=0.1"], "There is no option --lr. Did you mean --set train.lr=0.1?"),
+        (["sweep", "--clients", "5"], "Did you mean --set data.clients=5 or --set eval.clients=5?"),
+        (["run", "--roundz", "5"], "No such option: --roundz"),
+    ],
+)
+def test_an_option_that_is_a_key_names_the_key(protofed, words, hint):
+    code, out, err = protofed(*words)
+    assert (code, out) == (2, "")
+    assert hint in " ".join(err.replace("│", " ").split())
+
+
 def test_version(protofed):
     assert protofed("--version")[1].startswith("protofed 0.")
+
+
+def test_a_run_that_diverges_ends_with_1_and_a_sentence(protofed):
+    code, out, err = protofed("run", *FAST, "--set", "train.lr=1e30", "--out", "a")
+    assert code == 1
+    assert "the run has diverged" in out
+    assert err == "protofed: The run has diverged: its loss is not finite. The exit code is 1.\n"
+    assert "diverged" in protofed("runs", ".")[1]
+    assert "Careful: the loss of a is not finite: it has diverged." in protofed("compare", "a")[1]
+
+
+def test_runs_are_listed_with_their_state(protofed, tmp_path):
+    protofed("run", *FAST, "--quiet", "--out", "all/one")
+    for name in ("running", "stopped", "broken"):
+        shutil.copytree(tmp_path / "all" / "one", tmp_path / "all" / name)
+        (tmp_path / "all" / name / "result.json").unlink()
+    (tmp_path / "all" / "broken" / "config.toml").write_text("[")
+    with Folder(tmp_path / "all" / "running").locked():
+        code, out, _ = protofed("runs", "all", "--json")
+    assert code == 0
+    listed = {row["run"]: row for row in json.loads(out)}
+    states = {name: row["state"] for name, row in listed.items()}
+    assert states == {
+        "all/one": "finished",
+        "all/running": "running",
+        "all/stopped": "stopped",
+        "all/broken": "damaged",
+    }
+    one = listed["all/one"]
+    assert (one["method"], one["data"], one["seed"], one["rounds"]) == ("fedproto", "digits", 0, 2)
+    assert 0 < one["by head"] < 1
+    assert protofed("runs", "nowhere")[2].startswith("protofed: There is no folder nowhere.")
+    assert "There are no run folders in all/one/checkpoint." in protofed("runs", "all/one/checkpoint")[2]
+
+
+def test_nothing_wraps_where_the_output_is_no_terminal(protofed, tmp_path):
+    name = "a-rather-long-name-of-a-run-folder-that-would-be-folded-at-eighty-columns-" * 2
+    protofed("run", *FAST, "--quiet", "--out", name)
+    for words in (["compare", name], ["runs", "."], ["measure", name]):
+        assert all("│" not in line for line in protofed(*words)[1].splitlines())
+    assert f"{name}  fedproto" in protofed("compare", name)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (["--help"], ["torch", "numpy", "matplotlib", "scipy", "sklearn", "pydantic"]),
+        (["compare", "a", "b"], ["torch", "matplotlib", "scipy", "sklearn"]),
+        (["runs", "."], ["torch", "matplotlib", "scipy", "sklearn"]),
+        (["list", "methods"], ["matplotlib", "scipy", "sklearn"]),
+    ],
+)
+def test_commands_import_only_what_they_need(protofed, tmp_path, words, unneeded):
+    if words[0] != "--help":
+        protofed("run", *FAST, "--quiet", "--out", "a")
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    code = (
+        "import sys, contextlib, io\nfrom protofed.cli import entry\n"
+        f"sys.argv = ['protofed', *{words}]\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): entry()\n"
+        f"print([name for name in {unneeded} if name in sys.modules])"
+    )
+    made = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert made.stdout.splitlines()[-1] == "[]", made.stdout
+
+
+def test_the_package_is_a_command(tmp_path):
+    made = subprocess.run([sys.executable, "-m", "protofed", "--version"], capture_output=True, text=True, check=True)
+    assert made.stdout.startswith("protofed 0")
 
 
 def test_help_does_not_load_torch():

@@ -10,7 +10,7 @@ import protofed
 from protofed.data.sources import SOURCES
 from protofed.measures.on_demand import measure
 from protofed.methods import METHODS
-from protofed.models.join import join_run
+from protofed.models.join import join
 
 QUICK = {"creff": {"match_steps": 5, "head_epochs": 5}, "fedtgp": {"epochs": 5, "pull": 1.0}}
 
@@ -49,7 +49,7 @@ def test_the_module_that_is_given_away_answers_as_predict_does(method, runs, dig
 def test_a_newcomer_joins_and_is_compared_with_as_many_steps_alone(method, runs, digits):
     result = runs(method)
     x, y = digits.x.numpy()[:60], digits.labels.numpy()[:60]
-    found = join_run(result, (x, y), epochs=2)
+    found = join(result, (x, y), epochs=2)
     phases = (*result.state.config.method.phases(2), *result.state.config.method.tune(2))
     whole = sum(phase.epochs for phase in phases)
     assert found.accuracy["head"] >= 0

@@ -20,7 +20,7 @@ from protofed.messages import message_size
 from protofed.methods import METHODS
 from protofed.methods.local import Local
 from protofed.models.export import FromRaw, write_model
-from protofed.models.join import join_run
+from protofed.models.join import join
 from protofed.nets import weights
 from test_cli import protofed as command  # noqa: F401
 from test_layout import Viewed
@@ -287,7 +287,7 @@ def newcomer(digits, seed: int, shots: int = 6):
 
 def test_a_newcomer_is_a_client_that_trains_with_the_prototypes_of_its_classes(run, digits):
     data, test = newcomer(digits, 0)
-    found = join_run(run, data, test, epochs=3)
+    found = join(run, data, test, epochs=3)
     assert found.downloaded == 3 * 50
     assert (found.train, found.test, found.steps) == (18, len(test[1]), 9)
     assert found.classes == sorted(set(data[1].tolist()))
@@ -296,7 +296,7 @@ def test_a_newcomer_is_a_client_that_trains_with_the_prototypes_of_its_classes(r
 
 def test_a_newcomer_without_pull_is_alone(digits):
     plain = protofed.run({**TABLE, "run": {"rounds": 1}, "method": {"pull": 0.0}})
-    found = join_run(plain, *newcomer(digits, 1), epochs=4)
+    found = join(plain, *newcomer(digits, 1), epochs=4)
     assert found.accuracy["head"] == found.alone
 
 
@@ -304,12 +304,12 @@ def test_a_newcomer_without_pull_is_alone(digits):
 def test_a_newcomer_starts_from_the_same_weights_as_the_clients_of_the_run(method, digits):
     options = {"name": method, "initial_weights": "same", **({"pull": 0.0} if method == "fedproto" else {})}
     result = protofed.run({**TABLE, "run": {"rounds": 1}, "method": options})
-    found = join_run(result, *newcomer(digits, 1), epochs=0)
+    found = join(result, *newcomer(digits, 1), epochs=0)
     members = result.state.members
     first = members.client(result.state.config.run.seed, 0, 0).fresh_params(same=True)
     assert all(torch.equal(value, first[name]) for name, value in found.model.params.items())
     assert not found.shared  # random weights, not those of the server
-    found = join_run(result, *newcomer(digits, 1), epochs=4)
+    found = join(result, *newcomer(digits, 1), epochs=4)
     assert found.accuracy["head"] == found.alone
 
 
@@ -322,7 +322,7 @@ def test_a_newcomer_with_one_class_is_contrasted_with_the_other_classes(method, 
     config = result.state.config
     without_contrast = replace(config, method=replace(config.method, contrast=0.0))
     with_contrast, without = (
-        join_run(replace(result, state=result.state._replace(config=changed)), data, test, epochs=2)
+        join(replace(result, state=result.state._replace(config=changed)), data, test, epochs=2)
         for changed in (config, without_contrast)
     )
     moved = [
@@ -334,20 +334,20 @@ def test_a_newcomer_with_one_class_is_contrasted_with_the_other_classes(method, 
 
 
 def test_newcomers_gain_on_average(run, digits):
-    found = [join_run(run, *newcomer(digits, seed), epochs=6, seed=seed) for seed in range(5)]
+    found = [join(run, *newcomer(digits, seed), epochs=6, seed=seed) for seed in range(5)]
     assert sum(one.accuracy["head"] for one in found) > sum(one.alone for one in found)
 
 
 def test_a_newcomers_inputs_are_normalised_as_the_runs(run, digits):
     (x, y), test = newcomer(digits, 0)
-    found = join_run(run, (x, y), test, epochs=1)
+    found = join(run, (x, y), test, epochs=1)
     assert found.model.data.input == run.state.members.train[0].input
     assert found.model.data.take(torch.arange(len(y)))[0].std() < 2  # not 0 to 16
 
 
 def test_a_newcomer_scales_its_data_itself_where_everybody_does(digits):
     by_client = protofed.run({**TABLE, "run": {"rounds": 1}, "data": {"clients": 3, "normalise": "client"}})
-    found = join_run(by_client, *newcomer(digits, 0), epochs=1)
+    found = join(by_client, *newcomer(digits, 0), epochs=1)
     inputs = [train.input for train in by_client.state.members.train]
     assert found.model.data.input not in inputs
     assert found.model.data.take(torch.arange(18))[0].mean().abs() < 1e-5
@@ -357,7 +357,7 @@ def test_a_newcomer_has_the_net_of_a_client_with_inputs_like_its_own():
     draw = np.random.RandomState(0)
     tables = [(draw.normal(size=(20, wide)), np.arange(20) % 2) for wide in (9, 4)]
     mixed = protofed.Federation(tables).run({"run": {"rounds": 1}})
-    found = join_run(mixed, (draw.normal(size=(20, 4)), np.arange(20) % 2), epochs=1)
+    found = join(mixed, (draw.normal(size=(20, 4)), np.arange(20) % 2), epochs=1)
     assert found.model.net.shapes["body.fc1.weight"] == (64, 4)
 
 
@@ -371,13 +371,13 @@ def test_a_newcomer_takes_up_its_own_exported_net(tmp_path):
         result = protofed.Federation([data], nets=[module]).run({"run": {"rounds": 1}})
     write_model(result.state.model(0), tmp_path / "method.safetensors")
     layers = {name: value.half() for name, value in load_file(tmp_path / "method.safetensors").items()}
-    found = join_run(result, data, net=module, layers=layers, epochs=1)
+    found = join(result, data, net=module, layers=layers, epochs=1)
     assert found.given == ["body.0.bias", "body.0.weight", "head.2.bias", "head.2.weight"]
 
 
 def test_a_newcomer_of_fedavg_starts_from_the_servers_weights(digits):
     shared = protofed.run({**TABLE, "method": {"name": "fedavg"}})
-    found = join_run(shared, *newcomer(digits, 2), epochs=1)
+    found = join(shared, *newcomer(digits, 2), epochs=1)
     assert found.accuracy["head"] > found.alone
     assert found.downloaded == 7920
 
@@ -388,15 +388,15 @@ def test_a_newcomer_brings_its_own_net_and_layers(run, digits):
     with torch.random.fork_rng(devices=[]):
         module = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
         small = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10))
-    found = join_run(run, *newcomer(digits, 3), net=module, epochs=1)
+    found = join(run, *newcomer(digits, 3), net=module, epochs=1)
     assert found.model.net.name == "net (Sequential)"
     with pytest.raises(UserError, match="needs embeddings of the same size"):
-        join_run(run, *newcomer(digits, 3), net=small)
+        join(run, *newcomer(digits, 3), net=small)
     layers = {name: value for name, value in run.state.model(0).params.items() if name.startswith("body.")}
-    warm = join_run(run, *newcomer(digits, 3), layers={**layers, "head.out.bias": torch.zeros(3)}, epochs=1)
+    warm = join(run, *newcomer(digits, 3), layers={**layers, "head.out.bias": torch.zeros(3)}, epochs=1)
     assert sorted(warm.given) == sorted(layers)
     with pytest.raises(UserError, match="None of the layers given"):
-        join_run(run, *newcomer(digits, 3), layers={"fc": torch.zeros(3)})
+        join(run, *newcomer(digits, 3), layers={"fc": torch.zeros(3)})
 
 
 def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F811

@@ -10,7 +10,7 @@ from torch import nn
 import protofed
 from protofed.errors import UserError
 from protofed.experiment.config import Config
-from protofed.models.join import join_run
+from protofed.models.join import join
 from protofed.nets.own import OwnNet
 from test_federation import Both, Residual, X, Y, _own_nets_draw_where_they_like, line, table  # noqa: F401
 
@@ -311,7 +311,7 @@ def test_a_model_with_few_outputs_is_exported_with_its_labels(tmp_path):
 def test_a_newcomer_may_have_few_outputs_and_needs_its_own_net_for_other_classes():
     federation = protofed.Federation([of_classes(80, 1, 3), of_classes(80, 0, 2)], nets=[few_outputs(2)])
     result = federation.run({"run": {"rounds": 10}})
-    joined = join_run(result, of_classes(80, 0, 3), net=few_outputs(2), epochs=5)
+    joined = join(result, of_classes(80, 0, 3), net=few_outputs(2), epochs=5)
     assert joined.accuracy["head"] > 0.9
     with pytest.raises(UserError, match="has outputs for the classes of its client only, and the newcomer has other"):
-        join_run(result, of_classes(80, 0, 3))
+        join(result, of_classes(80, 0, 3))

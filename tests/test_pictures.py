@@ -138,7 +138,7 @@ def test_the_help_names_every_picture(draw):
         (["fedproto", "fednh", "--what", "bounds"], "--what bounds draws one run; got 2 folders."),
         (["fedproto-1", "--what", "bounds"], "fedproto-1 has no bounds.jsonl. Run it with --set run.monitor=5"),
         (["fedproto", "--what", "curve"], 'there is no picture "curve". Did you mean "curves"?'),
-        (["nowhere", "--what", "curves"], "nowhere is not a run folder"),
+        (["nowhere", "--what", "curves"], "There is no folder nowhere."),
     ],
 )
 def test_what_cannot_be_drawn_is_said(draw, tmp_path, words, said):

@@ -19,7 +19,7 @@ from protofed.errors import UserError
 from protofed.examples import IGNORED
 from protofed.measures.entropy import entropy, feature_entropy
 from protofed.measures.on_demand import measure
-from protofed.models.join import join_run
+from protofed.models.join import join
 from protofed.nets import NETS, make_net
 from protofed.nets.weights import with_our_names
 from protofed.pictures.maps import class_colours, overlaid
@@ -148,11 +148,11 @@ def test_a_model_is_given_away(folder, tmp_path):
 @pytest.mark.parametrize("method", ["fedavg", "fedproto"])
 def test_a_newcomer_joins_with_masks(folder, method):
     result = protofed.Result.load(folder / method)
-    joined = join_run(result, squares(20, 5), epochs=2)
+    joined = join(result, squares(20, 5), epochs=2)
     assert joined.classes == ["ground", "red", "green"]
     assert 0.3 < joined.accuracy["head"] <= 1
     with pytest.raises(UserError, match="The nets of the run need a mask for every image"):
-        join_run(result, (squares(20, 5)[0], np.arange(20) % 2), epochs=1)
+        join(result, (squares(20, 5)[0], np.arange(20) % 2), epochs=1)
 
 
 def test_measures_count_pixels(folder):

@@ -17,10 +17,10 @@ from protofed.data.dataset import Dataset
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.experiment.config import Config
+from protofed.experiment.recipes import recipe_file
 from protofed.experiment.results import Result
 from protofed.measures.on_demand import measure
 from protofed.studies import sweep
-from protofed.studies.recipes import recipe_file
 from protofed.studies.reproduce import fedproto, page
 from protofed.studies.reproduce.figures import (
     BY_HEAD_OWN,

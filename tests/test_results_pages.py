@@ -14,9 +14,9 @@ import pytest
 from protofed.data.summary import size_statistics
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
+from protofed.experiment.recipes import recipe_file
 from protofed.measures.correlation import pearson
 from protofed.measures.intervals import Interval, paired
-from protofed.studies.recipes import recipe_file
 from protofed.studies.reproduce import published
 from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.reproduce.study import CellResult, orderings, paper_mean, read_kept

@@ -8,16 +8,22 @@
 The public names are:
 
 - `run`: run an experiment.
+- `load`: read the result of a finished run from its folder.
+- `sweep`: run several settings with several seeds, and compare them.
+- `compare`: compare runs, also over seeds.
+- `draw`: draw runs as a picture.
+- `measure`: compute measures from a result.
+- `join`: let a new client join a finished run.
 - `Config`: an experiment with a value for every option.
 - `Federation`: your own arrays and modules as the clients of an experiment.
-- `Result`: what a run returns; `Result.load` reads it from a run folder.
+- `Result`: what a run returns.
 - `Folder`: the files of a run folder.
-- `measure`: compute measures from a result.
 - `Watcher`: observe a run, round by round.
 - `METHODS`: the methods by name; add your own here.
 - `UserError`: the errors that you can fix; the message says how.
 
-To write a method, use the names of `protofed.core`. Everything else may change.
+What these functions return prints in a few lines, is shown as a table in a notebook, and has `to_pandas()`. To write a
+method, use the names of `protofed.core`. Everything else may change.
 """
 
 from __future__ import annotations
@@ -26,18 +32,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["METHODS", "Config", "Federation", "Folder", "Result", "UserError", "Watcher", "measure", "run"]
+__all__ = [
+    "METHODS",
+    "Config",
+    "Federation",
+    "Folder",
+    "Result",
+    "UserError",
+    "Watcher",
+    "compare",
+    "draw",
+    "join",
+    "load",
+    "measure",
+    "run",
+    "sweep",
+]
 
 if TYPE_CHECKING:
     from protofed.errors import UserError
     from protofed.experiment.config import Config
     from protofed.experiment.federation import Federation
     from protofed.experiment.folder import Folder
-    from protofed.experiment.results import Result
+    from protofed.experiment.results import Result, load
     from protofed.experiment.run import run
     from protofed.experiment.watchers import Watcher
     from protofed.measures.on_demand import measure
     from protofed.methods import METHODS
+    from protofed.models.join import join
+    from protofed.pictures.drawing import draw
+    from protofed.studies.comparison import compare
+    from protofed.studies.sweep import sweep
 
 _MODULES = {
     "METHODS": "protofed.methods",
@@ -47,8 +72,13 @@ _MODULES = {
     "Result": "protofed.experiment.results",
     "UserError": "protofed.errors",
     "Watcher": "protofed.experiment.watchers",
+    "compare": "protofed.studies.comparison",
+    "draw": "protofed.pictures.drawing",
+    "join": "protofed.models.join",
+    "load": "protofed.experiment.results",
     "measure": "protofed.measures.on_demand",
     "run": "protofed.experiment.run",
+    "sweep": "protofed.studies.sweep",
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["ConfigError", "UserError", "did_you_mean"]
+__all__ = ["ConfigError", "UserError", "did_you_mean", "is_out_of_memory"]
 
 
 class UserError(Exception):
@@ -35,3 +35,13 @@ def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     close = get_close_matches(name, names, n=1)
     hint = f'Did you mean "{close[0]}"? ' if close else ""
     return f"{hint}Known: {', '.join(names)}."
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Whether an error of Python or torch says that there is not enough memory, or that a size is beyond any memory.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."))
+    True
+    """
+    text = str(problem).lower()
+    return isinstance(problem, MemoryError) or "allocate memory" in text or "overflow" in text

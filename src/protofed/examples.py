@@ -17,7 +17,17 @@ from torch import Tensor
 from protofed.draws import hashed_integers
 from protofed.errors import UserError
 
-__all__ = ["IGNORED", "Augmentation", "Constant", "Examples", "augmenter", "channels_last", "crop", "flip"]
+__all__ = [
+    "IGNORED",
+    "Augmentation",
+    "Constant",
+    "Examples",
+    "augmenter",
+    "channels_last",
+    "check_augmentation",
+    "crop",
+    "flip",
+]
 
 Constant = float | tuple[float, ...]
 """One number for the entire input, or one per entry of its first dimension (a channel, or a column of a table)."""
@@ -220,17 +230,21 @@ def flip(x: Tensor, key: Tensor) -> Tensor:
 _AUGMENTATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"crop": crop, "flip": flip}
 
 
+def check_augmentation(names: Sequence[str], x: Tensor) -> None:
+    """Raise an error if these inputs [n, ...] are to be augmented, but are not images."""
+    if names and x.dim() != 4:
+        raise UserError(
+            f"train.augment: got {list(names)}, but inputs of shape {tuple(x.shape[1:])} are not images. Set it to []."
+        )
+
+
 def augmenter(names: tuple[Augmentation, ...], key: int) -> Callable[[Tensor], Tensor] | None:
     """The function that augments a batch of raw images with draws from this key; None if there are no augmentations."""
     if not names:
         return None
 
     def augment(x: Tensor) -> Tensor:
-        if x.dim() != 4:
-            raise UserError(
-                f"train.augment: got {list(names)}, but inputs of shape {tuple(x.shape[1:])} are not images. "
-                "Set it to []."
-            )
+        check_augmentation(names, x)
         for name in names:
             x = _AUGMENTATIONS[name](x, torch.tensor(key))
         return x

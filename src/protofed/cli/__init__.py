@@ -16,6 +16,7 @@ from protofed.cli.arguments import AsJson, ExperimentFile, Sets, option
 from protofed.cli.compare import compare_command, runs_command
 from protofed.cli.data import data_app
 from protofed.cli.draw import draw_command
+from protofed.cli.hints import SetsKeys
 from protofed.cli.measure import measure_command
 from protofed.cli.models import export_command, join_command, predict_command
 from protofed.cli.pretrain import pretrain_command
@@ -24,7 +25,7 @@ from protofed.cli.report import report_command, watch_command
 from protofed.cli.reproduce import reproduce_command
 from protofed.cli.stopping import advice_if_stopped, system_message
 from protofed.cli.sweep import sweep_command
-from protofed.errors import UserError
+from protofed.errors import UserError, is_out_of_memory
 
 app = typer.Typer(
     name="protofed",
@@ -59,10 +60,9 @@ def list_(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the available methods, datasets, partitions, nets and recipes, with their options and defaults."""
-    from protofed.cli.listing import KINDS, NOTES, list_entries
+    """Show the methods, datasets (and which are there), partitions, nets and recipes, with their options."""
+    from protofed.cli.listing import KINDS, NOTES, entry_lines, list_entries
     from protofed.errors import did_you_mean
-    from protofed.experiment.options import toml_value
 
     if kind is not None and kind not in KINDS:
         raise UserError(f'There is no list "{kind}". {did_you_mean(kind, KINDS)}')
@@ -74,15 +74,14 @@ def list_(
         print(f"{name}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:<{width}}  {entry['about']}")
-            options = ", ".join(f"{key}={toml_value(value)}" for key, value in entry["options"].items())
-            if options:
-                print(f"  {'':<{width}}    {options}")
+            print("\n".join(entry_lines(entry, width, explained=kind is not None)))
         if name in NOTES:
             print(f"  {NOTES[name]}")
+    if kind is None:
+        print("`protofed list methods` and so on also say what the options mean.")
 
 
-@app.command()
+@app.command(cls=SetsKeys)
 def run(
     file: ExperimentFile = None,
     sets: Sets = None,
@@ -106,6 +105,7 @@ def run(
     from protofed.experiment.config import Config
     from protofed.experiment.folder import Folder
     from protofed.experiment.run import run as run_experiment
+    from protofed.experiment.stored import has_diverged
     from protofed.experiment.watchers import Watcher
 
     if resume:
@@ -133,6 +133,9 @@ def run(
             watchers.append(LiveWatcher(folder, lambda text: say(console, text)))
         result = run_experiment(config, folder, resume=resume, watchers=watchers)
     say(console, run_verdict(result))
+    if has_diverged(result.summary):
+        print("protofed: The run has diverged: its loss is not finite. The exit code is 1.", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _new_run_folder(name: str) -> Path:
@@ -143,7 +146,7 @@ def _new_run_folder(name: str) -> Path:
     return path
 
 
-@app.command()
+@app.command(cls=SetsKeys)
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="File to write. It must not exist yet.")],
     sets: Sets = None,
@@ -172,7 +175,7 @@ app.command("pretrain")(pretrain_command)
 app.command("prototypes")(prototypes_command)
 app.command("report")(report_command)
 app.command("reproduce")(reproduce_command)
-app.command("sweep")(sweep_command)
+app.command("sweep", cls=SetsKeys)(sweep_command)
 app.command("watch")(watch_command)
 
 
@@ -188,4 +191,10 @@ def entry() -> None:
         sys.exit(2)
     except OSError as problem:
         print(f"protofed: {system_message(problem)}", file=sys.stderr)
+        sys.exit(1)
+    except (RuntimeError, MemoryError) as problem:
+        if not is_out_of_memory(problem):
+            raise
+        advice = "Use a smaller net, a smaller train.batch, or fewer processes (engine.workers, --jobs)."
+        print(f"protofed: There is not enough memory ({problem}). {advice}", file=sys.stderr)
         sys.exit(1)

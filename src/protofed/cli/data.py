@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from protofed.cli.arguments import AsJson, ExperimentFile, Root, Sets, option
+from protofed.cli.hints import SetsKeys
 from protofed.errors import UserError, did_you_mean
 
 data_app = typer.Typer(no_args_is_help=True, help="Look at datasets and at their partition among clients.")
@@ -30,7 +31,7 @@ def info(
     print(json.dumps(summarise(data), indent=2) if as_json else summary_text(data))
 
 
-@data_app.command()
+@data_app.command(cls=SetsKeys)
 def show(
     file: ExperimentFile = None,
     sets: Sets = None,

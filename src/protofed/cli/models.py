@@ -174,7 +174,7 @@ def join_command(
     from protofed.experiment.results import Result
     from protofed.models.export import must_be_exportable
     from protofed.models.invitation import Invitation, read_invitation
-    from protofed.models.join import join_run
+    from protofed.models.join import join
     from protofed.models.model_files import write_newcomer
     from protofed.models.newcomer_data import read_newcomer
     from protofed.nets import weights
@@ -186,7 +186,7 @@ def join_command(
             raise UserError(f"--set {setting}: only options of the new client's net can be set: --set net.key=value.")
     settings = [*([f"net.name={net}"] if net else []), *(sets or [])]
     invitation = read_invitation(folder) if folder.is_file() else Invitation.of(Result.load(folder))
-    joined = join_run(
+    joined = join(
         invitation,
         *read_newcomer(data, invitation.table.missing if invitation.table else ()),
         net=Config.load(None, settings).nets[0] if settings else None,

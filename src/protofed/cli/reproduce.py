@@ -54,8 +54,8 @@ def reproduce_command(
 ) -> None:
     """Reproduce a table or figure of the papers, several runs at a time, and show it next to the published numbers.
 
-    To continue after an interruption, run the same command again. With --kept docs/results/data/NAME.json a table
-    that was computed before is shown at once.
+    To continue after an interruption, run the same command again. With --kept NAME.json, which comes with
+    protofed, a table that was computed before is shown at once.
     """
     from protofed.cli.printing import wide_console
     from protofed.studies.reproduce.papers import ENTRIES
@@ -139,6 +139,7 @@ def _run_study(
     from protofed.cli.printing import say, show_table
     from protofed.cli.progress import RunProgress
     from protofed.experiment.folder import write_atomically
+    from protofed.experiment.recipes import kept_file
     from protofed.pictures.style import write_picture
     from protofed.studies import sweep
     from protofed.studies.reproduce import page
@@ -148,7 +149,7 @@ def _run_study(
     from protofed.studies.reproduce.study import CellResult, read_kept, study_as_json
 
     study = STUDIES[name]
-    kept_figures = read_kept(kept, study, quick) if kept else {}
+    kept_figures = read_kept(kept_file(kept), study, quick) if kept else {}
     jobs = study.jobs(out, seeds, quick, kept_figures, only)
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:

@@ -108,15 +108,25 @@ class Dataset:
 class Source:
     """An entry of the registry `sources.SOURCES`: calling it loads the dataset, as in `SOURCES["mnist"](root)`.
 
-    `about` is one line for `protofed list`. `read` gets the data folder and returns the dataset.
+    `about` is one line for `protofed list`. `read` gets the data folder and returns the dataset. `files` are the names
+    of the files that it reads there; (): none; None: data.root names the user's own files.
     """
 
     about: str
     read: Callable[[Path], Dataset]
+    files: tuple[str, ...] | None = ()
 
     def __call__(self, root: str) -> Dataset:
         """Load the dataset from the folder `root`; "": from the default data folder."""
         return self.read(data_folder(root))
+
+    def state(self, root: str = "") -> str:
+        """Whether the data can be used now: "ready", or what is missing."""
+        if self.files is None:
+            return "set data.root to your files"
+        folder = data_folder(root)
+        missing = [name for name in self.files if not (folder / name).is_file()]
+        return f"not here: no {', '.join(missing)} in {folder}" if missing else "ready"
 
 
 def data_folder(root: str) -> Path:

@@ -10,6 +10,7 @@ from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
 from protofed.engines.threads import cores
+from protofed.errors import UserError
 
 if TYPE_CHECKING:
     from protofed.core import AnyMethod, Net
@@ -21,6 +22,8 @@ _STACKABLE_STEP = 50e6
 """Multiplications per step below which calling torch costs as much as computing, so that stacking pays off."""
 ENGINES = {"loop": Loop, "stacked": Stacked}
 """The engines by name. `experiment.sections.EngineSection` and `choose_engine` list the names for type checks."""
+_MOST_PER_CORE = 8
+"""Processes per core above which a number of processes must be a mistake."""
 _WORTH_WORKERS = 1e9
 """Multiplications per round above which worker processes pay off."""
 
@@ -48,10 +51,20 @@ def choose_workers(nets: Sequence[Net], train: Sequence[Examples], epochs: int, 
     return min(cores(), len(nets))
 
 
+def check_workers(workers: int) -> None:
+    """Raise an error if there are so many processes that they would block this machine."""
+    if workers > _MOST_PER_CORE * cores():
+        raise UserError(
+            f"engine.workers: got {workers:,}, but this machine has {cores()} cores. "
+            f"Use {cores()}, or 0 for one per core."
+        )
+
+
 def make_engine(
     name: str, workers: int, clients: Clients, method: AnyMethod, training: TrainSection, seed: int
 ) -> Engine:
-    """The engine with this name, around it a pool of worker processes if there are several."""
+    """The engine with this name, around it a pool of worker processes if there are several, at most one per client."""
     engine = ENGINES[name](clients, method, training, seed)
     sizes = [len(examples) for examples in clients.train]
+    workers = min(workers, len(sizes))
     return Pool(engine, method.types(), sizes, workers) if workers > 1 else engine

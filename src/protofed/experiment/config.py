@@ -19,6 +19,7 @@ from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.experiment.options import check, check_name, options, toml_or_text, toml_value
+from protofed.experiment.recipes import recipe_files
 from protofed.experiment.sections import (
     SECTIONS,
     TABLE,
@@ -228,6 +229,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
+        if path.parent == Path("recipes") and (shipped := [one for one in recipe_files() if one.name == path.name]):
+            return read_toml(shipped[0])
         raise UserError(
             f"There is no experiment file {path}. `protofed list recipes` shows those that come with protofed."
         ) from None

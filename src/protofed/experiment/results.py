@@ -21,6 +21,8 @@ from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json
 from protofed.experiment.members import Members
 from protofed.experiment.model import Model
+from protofed.experiment.table import ResultTable, TableCell, data_frame
+from protofed.experiment.wording import percent, quantity
 from protofed.messages import Size, message_size
 from protofed.prototypes import Prototypes
 from protofed.training import params_for_testing
@@ -123,6 +125,34 @@ class Result:
         state = State(config, members, checkpoint.server, checkpoint.kept)
         return cls(summary, files.rounds(), files.clients(), files.path, state, files.distance_limits())
 
+    def __repr__(self) -> str:
+        summary, where = self.summary, f", folder={str(self.folder)!r}" if self.folder else ""
+        return f"Result({summary['method']} on {self.state.members.title}, {self._figures()}{where})"
+
+    def _figures(self) -> str:
+        """The length of the run and its accuracies, in words."""
+        accuracies = {way: spread for way, spread in self.summary["accuracy"].items() if spread}
+        shown = [f"{percent(spread)} by {way}" for way, spread in accuracies.items() if way in ("head", "prototype")]
+        clients = f"{quantity(self.summary['rounds'], 'round')}, {quantity(self.summary['clients'], 'client')}"
+        return f"{clients}: {', '.join(shown) or 'not tested'}"
+
+    def _repr_html_(self) -> str:
+        return self.table.html()
+
+    @property
+    def table(self) -> ResultTable:
+        """The accuracies by way of predicting: mean and standard deviation over clients."""
+        spreads = {way: spread for way, spread in self.summary["accuracy"].items() if spread}
+        rows: list[list[TableCell | str]] = [
+            [way, TableCell(percent(spread), spread["mean"], spread["std"])] for way, spread in spreads.items()
+        ]
+        note = f"{self.summary['method']} on {self.state.members.title}, {self._figures()}."
+        return ResultTable(["by", "accuracy over clients"], rows, [note])
+
+    def to_pandas(self) -> Any:
+        """The rounds as a pandas DataFrame, a row per round: the content of rounds.jsonl."""
+        return data_frame(self.rounds)
+
     @property
     def prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them: `mean` [classes, modes, dim], `support` [classes, modes]."""
@@ -150,6 +180,11 @@ class Result:
         temperatures = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix) and row[key]}
         limits = self.distance_limits.get(str(model.client))
         return replace(model, distance_limits=limits, temperatures=temperatures)
+
+
+def load(folder: str | Path, federation: Federation | None = None) -> Result:
+    """The result of a finished run, from its folder: `Result.load`."""
+    return Result.load(folder, federation)
 
 
 def members_with_data(config: Config, folder: Path | None) -> Members:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofed.engines.choice import choose_engine
+from protofed.engines.choice import check_workers, choose_engine
 from protofed.engines.memory import keep_freed_memory
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
+from protofed.examples import check_augmentation
 from protofed.experiment.config import Config, changed_keys
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
@@ -64,6 +65,9 @@ def run(
     members = federation.members(config) if federation else Members.of(config, say)
     members.check_nets(config.method_name, config.method)
     check_pixel_labels(members, config.method_name, config.method)
+    for train in members.train:
+        check_augmentation(config.train.augment, train.x)
+    check_workers(config.engine.workers)
     config = resolve_engine(config.with_clients(len(members)), members)
     if config.run.tensorboard and out is not None:
         require_tensorboard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from protofed.measures.evenness import evenness
 from protofed.measures.geometry import centres, cosine_similarities, drift, scatter
 from protofed.measures.objective import measure_objective
 from protofed.measures.of_features import mean_margins, measure_discrepancy, measure_gradients, measure_model_margins
-from protofed.measures.question import Measurement, Question, Rows
+from protofed.measures.question import Measurement, Measurements, Question, Rows
 from protofed.methods.parts.margins import other_class_distances, semantic_margins
 from protofed.net import EVALUATION_BATCH
 
@@ -220,22 +221,23 @@ _PER_CLIENT = ("bounds", "classification", "confusion", "entropy", "scatter")
 
 
 def measure(
-    result: Result,
-    what: Sequence[str] = DEFAULT_MEASURES,
+    result: Result | str | Path,
+    what: str | Sequence[str] = DEFAULT_MEASURES,
     *,
     client: int | None = None,
     accuracy: float = 0.9,
     beside: Result | None = None,
     baseline: Result | None = None,
     every: int | None = None,
-) -> dict[str, Measurement]:
-    """Measure a finished run.
+) -> Measurements:
+    """Measure a finished run: its result or its folder.
 
-    `what`: names in `MEASURES`. `client`: only this client, for measures per client. `accuracy`: the accuracy until
-    which `cost` is summed. `beside`: the run that `discrepancy` compares with. `baseline`: the run of another method,
-    for how much nearer to `beside` the features are than those of the baseline. `every`: `bounds` repeats the run and
-    probes every this many rounds; None: what run.monitor recorded, or five rounds of a repetition.
+    `what`: names in `MEASURES`, or one name. `client`: only this client, for measures per client. `accuracy`: the
+    accuracy until which `cost` is summed. `beside`: the run that `discrepancy` compares with. `baseline`: the run of
+    another method, for how much nearer to `beside` the features are than those of the baseline. `every`: `bounds`
+    repeats the run and probes every this many rounds; None: what run.monitor recorded, or five rounds of a repetition.
     """
+    what = (what,) if isinstance(what, str) else what
     for name in what:
         if name not in MEASURES:
             raise UserError(f'There is no measure "{name}". {did_you_mean(name, MEASURES)}')
@@ -247,6 +249,7 @@ def measure(
         raise UserError("--baseline: only discrepancy has a baseline. Add --what discrepancy --beside DIR.")
     if every is not None and "bounds" not in what:
         raise UserError(f"--every {every}: only bounds repeats rounds. Add --what bounds.")
+    result = Result.load(result) if isinstance(result, str | Path) else result
     question = Question(result, client, accuracy, other_run=beside, baseline=baseline, every=every)
     with one_thread():
-        return {name: MEASURES[name](question) for name in dict.fromkeys(what)}
+        return Measurements({name: MEASURES[name](question) for name in dict.fromkeys(what)})

@@ -49,6 +49,27 @@ class Measurement(NamedTuple):
         return self.table.html()
 
 
+class Measurements(dict[str, Measurement]):
+    """Measurements by name."""
+
+    def to_pandas(self) -> Any:
+        """All values as one pandas DataFrame with a row per measure, row and column."""
+        return data_frame(
+            [
+                {"measure": name, "row": row, "column": column, "value": value}
+                for name, measurement in self.items()
+                for row, values in measurement.rows.items()
+                for column, value in values.items()
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return "\n\n".join(f"{name}: {measurement!r}" for name, measurement in self.items())
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<h4>{name}</h4>{measurement.table.html()}" for name, measurement in self.items())
+
+
 def measured_text(value: Any) -> str:
     """A number with three decimals, or with three significant digits if it is very small or large.
 

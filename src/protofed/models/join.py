@@ -7,8 +7,10 @@ the loss contrasts classes, the newcomer downloads the prototypes of all of them
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,10 +20,12 @@ from protofed.engines.scoring import tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.model import Model
+from protofed.experiment.results import load
 from protofed.experiment.sections import NetChoice
+from protofed.experiment.table import data_frame
 from protofed.messages import leaves, message_size
 from protofed.methods.local import Local
-from protofed.models.invitation import Invitation
+from protofed.models.invitation import Invitation, read_invitation
 from protofed.models.newcomer_data import newcomer_data
 from protofed.nets import make_net
 from protofed.nets.own import OwnNet
@@ -67,6 +71,17 @@ class Newcomer:
         """Everything except the model and its state."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "state")}
 
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{html.escape(line)}</p>" for line in self.text().splitlines())
+
+    def to_pandas(self) -> Any:
+        """The accuracies as a pandas DataFrame: by way of predicting, and of training alone."""
+        rows = [{"by": way, "accuracy": share} for way, share in self.accuracy.items()]
+        return data_frame([*rows, {"by": "head, alone", "accuracy": self.alone}])
+
     def text(self) -> str:
         """The figures in sentences."""
         ways = {"head": "by head", "prototype": "by the nearest prototype"}
@@ -88,8 +103,15 @@ class Newcomer:
         )
 
 
-def join_run(
-    run: Result | Invitation,
+def _invitation_of(run: Result | str | Path) -> Invitation:
+    """What the server of a run sends to a new client; from a result, a run folder, or a file with prototypes."""
+    if not isinstance(run, str | Path):
+        return Invitation.of(run)
+    return read_invitation(Path(run)) if Path(run).is_file() else Invitation.of(load(run))
+
+
+def join(
+    run: Result | Invitation | str | Path,
     data: Any,
     test: tuple[Any, Any] | None = None,
     *,
@@ -100,14 +122,16 @@ def join_run(
     new_classes: bool = False,
     name: str = "newcomer",
 ) -> Newcomer:
-    """Let a client with the data (x, y), or a DataFrame, join a finished run and train for a number of epochs.
+    """Let a new client with the data (x, y), or a DataFrame, join a finished run: its result, folder or prototypes.
 
-    Without a `test` pair a fifth of each class is held out. `net` is in one of the forms of `protofed.nets.own`, or a
-    choice from an experiment file; None: the net of the run's first client with inputs of the same shape. The client
-    starts from the `layers`, parameters by name, that fit its net; its other parameters are random. `seed` None: the
-    seed of the run. `new_classes`: whether the client may have classes that the run does not know.
+    The client receives the prototypes of its classes and trains for a number of epochs. Without a `test` pair a fifth
+    of each class is held out. `run`: a result, a run folder, an `Invitation`, or a file that `protofed export
+    --prototypes` wrote. `net`: a torch module, or another form of `protofed.nets.own`, or a choice from an experiment
+    file; None: the net of the run's first client with inputs of the same shape. `layers`: parameters by name to start
+    from, where they fit the net; the others are random. `seed` None: the seed of the run. `new_classes`: whether the
+    client may have classes that the run does not know.
     """
-    invitation = run if isinstance(run, Invitation) else Invitation.of(run)
+    invitation = run if isinstance(run, Invitation) else _invitation_of(run)
     config, method, number = invitation.config, invitation.method, invitation.clients
     newcomer = newcomer_data(invitation, data, test, new_classes, name)
     examples, test_examples, labels = newcomer.train, newcomer.test, newcomer.labels

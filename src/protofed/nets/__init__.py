@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 from torch import nn
 
+from protofed.errors import UserError, is_out_of_memory
 from protofed.net import Net
 from protofed.nets.cnn import Cnn
 from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
@@ -62,7 +63,12 @@ def make_net(name: str, design: Design, shape: tuple[int, ...], classes: int, ot
     listed = [f"{key}={value}" for key, value in options.items() if any(other[key] != value for other in compared)]
     title = f"{name}({', '.join(listed)})" if listed else name
     source = json.dumps({"name": name, **options})
-    return Net(title, partial(design.build, shape, classes), shape, classes, source=source)
+    try:
+        return Net(title, partial(design.build, shape, classes), shape, classes, source=source)
+    except (RuntimeError, MemoryError, OverflowError) as problem:
+        if is_out_of_memory(problem):
+            raise UserError(f"net {title} does not fit into memory ({problem}). Use a smaller net.") from problem
+        raise
 
 
 def _options(design: Design) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Comparison:
     def rows(self) -> list[SettingRow]:
         """One row per setting, over the runs that differ only in their seed; empty if no two runs do."""
         groups = group_by_setting(self.runs)
-        if max(map(len, groups.values())) < 2:
+        if max(len({run.seed for run in runs}) for runs in groups.values()) < 2:
             return []
         return [_setting_row(name, runs) for name, runs in groups.items()]
 

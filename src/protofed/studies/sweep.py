@@ -93,8 +93,8 @@ class Sweep:
 
 
 def sweep(
-    config: Experiment = None,
-    out: str | Path = "",
+    config: Experiment,
+    out: str | Path,
     *,
     grid: Mapping[str, Sequence[Any]] | Sequence[str] = (),
     compare: Sequence[Mapping[str, Any]] = (),
@@ -104,16 +104,14 @@ def sweep(
 ) -> Sweep:
     """Run every setting with several seeds in the folder `out`, several runs at a time, and compare the settings.
 
-    `config`: the experiment, as for `run`; its [[compare]] tables are settings. `grid`: values by key, such as
-    {"method.pull": [0, 1]}; all combinations are run. `compare`: more settings, each a table of sections with an
-    optional "label", such as {"label": "FedNH", "method": {"name": "fednh", "rho": 0.9}}. `seeds`: their number, or a
-    list. `jobs`: runs at a time. `progress`: whether to show it; None: on a terminal and in a notebook.
+    `config`: the experiment, as for `run` (None: the defaults); its [[compare]] tables are settings. `grid`: values by
+    key, such as {"method.pull": [0, 1]}; all combinations are run. `compare`: more settings, each a table of sections
+    with an optional "label", such as {"label": "FedNH", "method": {"name": "fednh", "rho": 0.9}}. `seeds`: their
+    number, or a list. `jobs`: runs at a time. `progress`: whether to show it; None: on a terminal and in a notebook.
 
     The same call continues an interrupted sweep. Settings are compared seed by seed: runs with the same seed have the
     same partition, the same clients per round and the same batches.
     """
-    if not str(out):
-        raise UserError('sweep() needs a folder for its runs, for example out="runs/sweep".')
     out = Path(out)
     settings = compare_settings(compare) if compare else ()
     plan = plan_sweep(config, out, parse_seeds(seeds), grid_words(grid), settings)

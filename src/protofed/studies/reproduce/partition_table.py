@@ -11,7 +11,7 @@ import torch
 from protofed.data.summary import size_statistics
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
-from protofed.studies.recipes import recipe_file
+from protofed.experiment.recipes import recipe_file
 from protofed.studies.reproduce.published import PROTOMARGIN_TABLE1
 
 PARTITION_TABLE = "protomargin-table1"

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from protofed.errors import UserError
 from protofed.experiment.config import Config
+from protofed.experiment.recipes import recipe_file
 from protofed.measures.intervals import Interval, paired
 from protofed.studies.plan import SweepRun
-from protofed.studies.recipes import recipe_file
 from protofed.studies.reproduce.figures import BY_HEAD, Figures
 
 
