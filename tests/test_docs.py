@@ -33,7 +33,9 @@ def follow(page: Path, where: Path, monkeypatch) -> None:
     monkeypatch.chdir(where)
     monkeypatch.syspath_prepend(where)
     names: dict = {"__name__": "page"}
-    for language, text in blocks(page, "python", "console"):
+    for language, text in blocks(page, "python", "console", "toml"):
+        if language == "toml" and not text.startswith("# file: "):
+            continue
         if language == "console":
             for line in text.splitlines():
                 command, _, remark = line.removeprefix("$ ").partition("  #")

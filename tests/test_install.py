@@ -34,7 +34,7 @@ def python(tmp_path_factory):
     assert made.returncode == 0, made.stderr
     (wheel,) = where.glob("*.whl")
     venv.create(where / "env", with_pip=False)
-    (packages,) = (where / "env").glob("lib*/python*/site-packages")
+    (packages,) = (where / "env").glob("lib/python*/site-packages")
     install = [sys.executable, "-m", "pip", "--python", str(where / "env"), "install", "--no-deps", "-q", str(wheel)]
     subprocess.run(install, check=True, capture_output=True, timeout=250)
     own = [path for path in site.getsitepackages() if (Path(path) / "torch").is_dir()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from protofed.data.dataset import data_folder
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
@@ -341,6 +343,56 @@ def test_a_grid_of_two_keys_is_drawn(tmp_path):
     for ending in ("png", "svg"):
         write_picture(draw_sweep(rows), tmp_path / f"s.{ending}")
         assert (tmp_path / f"s.{ending}").stat().st_size > 5000
+
+
+PAPER = """
+[run]
+rounds = 2
+[data]
+name = "cifar10"
+clients = 4
+limit = 400
+[partition]
+name = "dirichlet"
+alpha = 0.1
+[net]
+name = "lenet"
+[[compare]]
+label = "FedProto_1"
+method.name = "fedproto"
+method.pull = 0.5
+[[compare]]
+method.name = "fednh"
+method.rho = 0.9
+[[compare]]
+method.name = "fedavg"
+[[compare]]
+method.name = "local"
+"""
+
+
+@pytest.mark.slow
+def test_four_methods_give_a_table_and_a_figure_for_a_paper(command, tmp_path):  # noqa: F811
+    if not (data_folder("") / "cifar10.npz").exists():
+        pytest.skip("no cifar10.npz; set PROTOFED_DATA to the folder that has it")
+    (tmp_path / "paper.toml").write_text(PAPER)
+    code, latex, err = command("sweep", "paper.toml", "--seeds", "3", "--out", "s", "--format", "latex")
+    assert code == 0, err
+    rows = [line.split(" & ")[0] for line in latex.splitlines() if line.endswith(r"\\")]
+    assert rows == ["setting", r"FedProto\_1", "fednh rho=0.9", "fedavg", "local"]
+    assert command("draw", "s", "--what", "curves", "--out", "figure.pdf")[0] == 0
+    pdf = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+    if not shutil.which("pdflatex"):
+        pytest.skip("pdflatex is not installed (Debian: texlive-latex-base, texlive-latex-recommended)")
+    page = "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}\n"
+    page += latex + "\\includegraphics{figure.pdf}\\end{document}\n"
+    (tmp_path / "paper.tex").write_text(page, encoding="utf-8")
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    made = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout[-2000:]
+    assert b"/Type3" not in (tmp_path / "paper.pdf").read_bytes()
 
 
 @pytest.mark.slow

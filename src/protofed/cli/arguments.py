@@ -9,7 +9,6 @@ from typing import Annotated, Optional
 import typer
 
 from protofed.errors import UserError, did_you_mean
-from protofed.experiment.table import FORMATS
 
 option = partial(typer.Option, show_envvar=False)
 """`typer.Option`, without the words "(env var: 'None')" that click otherwise adds to its error messages."""
@@ -42,6 +41,8 @@ Format = Annotated[
 
 def chosen_format(format: str, as_json: bool) -> str:
     """The format of a table that --format and --json ask for."""
+    from protofed.experiment.table import FORMATS
+
     if format not in FORMATS:
         raise UserError(f'--format: there is no format "{format}". {did_you_mean(format, FORMATS)}')
     if as_json and format not in ("text", "json"):
