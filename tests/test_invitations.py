@@ -14,7 +14,7 @@ import protofed
 from protofed.errors import UserError
 from protofed.messages import flatten
 from protofed.models.invitation import Invitation, read_invitation, write_invitation
-from protofed.models.join import join_run
+from protofed.models.join import join
 from protofed.models.model_files import read_model, write_newcomer
 from test_cli import protofed as command  # noqa: F401
 
@@ -50,7 +50,7 @@ def test_the_file_has_the_servers_message_and_no_clients_weights(run, file):
 
 def test_joining_from_the_file_gives_the_model_that_the_run_folder_gives(run, file):
     data = points(40, "a", "c", seed=1)
-    from_file, from_run = (join_run(source, data, epochs=2) for source in (read_invitation(file), run))
+    from_file, from_run = (join(source, data, epochs=2) for source in (read_invitation(file), run))
     assert from_file.figures() == from_run.figures()
     for name, value in from_run.model.params.items():
         assert torch.equal(value, from_file.model.params[name])
@@ -67,7 +67,7 @@ def test_every_kind_of_message_goes_through_the_file(method, tmp_path):
     sent, read = flatten(invitation.message), flatten(read_invitation(tmp_path / "i.safetensors").message)
     assert sent.keys() == read.keys()
     assert all(torch.equal(value, read[name]) for name, value in sent.items())
-    joined = join_run(read_invitation(tmp_path / "i.safetensors"), points(30, "a", "b", seed=3), epochs=1)
+    joined = join(read_invitation(tmp_path / "i.safetensors"), points(30, "a", "b", seed=3), epochs=1)
     write_newcomer(joined, tmp_path / "n.safetensors")
     x = points(20, "a", "b", seed=4)[0]
     for way in joined.model.ways():
@@ -85,7 +85,7 @@ def test_predict_reads_what_join_wrote(run, file, command, tmp_path):  # noqa: F
     assert (code, err) == (0, "")
     header, *rows = (tmp_path / "answers.csv").read_text().splitlines()
     assert header == "label,probability_a,probability_b,probability_c,nearest_prototype,distance"
-    joined = join_run(run, (x, y), epochs=2)
+    joined = join(run, (x, y), epochs=2)
     assert [row.split(",")[0] for row in rows] == joined.model.predict(x)["label"].tolist()
     for row in rows:
         assert sum(map(float, row.split(",")[1:4])) == pytest.approx(1, abs=3e-9)
@@ -103,12 +103,12 @@ def test_an_exported_model_predicts_from_its_file(run, tmp_path, command):  # no
 def test_new_classes_are_an_explained_error_or_learned_by_the_newcomer_alone(run, file):
     data = points(60, "a", "z", seed=5)
     with pytest.raises(UserError) as caught:
-        join_run(read_invitation(file), data, epochs=1)
+        join(read_invitation(file), data, epochs=1)
     assert str(caught.value) == (
         "data[0]: there is no class 'z'. Known: a, b, c. To add new classes for this client, use --new-classes."
     )
     for source in (read_invitation(file), run):
-        joined = join_run(source, data, epochs=20, new_classes=True)
+        joined = join(source, data, epochs=20, new_classes=True)
         assert joined.model.labels == ("a", "b", "c", "z")
         assert joined.downloaded == 50  # the prototype of a alone
         down = joined.state.down.prototypes
@@ -124,7 +124,7 @@ def test_new_classes_need_a_method_of_prototypes(tmp_path):
     federation = protofed.Federation([points(40, "a", "b"), points(40, "b", "a", seed=2)])
     result = federation.run({"run": {"rounds": 1}, "method": {"name": "fedavg"}})
     with pytest.raises(UserError, match="New classes need a method that sends prototypes alone, such as fedproto, but"):
-        join_run(result, points(30, "a", "z"), new_classes=True)
+        join(result, points(30, "a", "z"), new_classes=True)
 
 
 @pytest.mark.parametrize(
