@@ -17,18 +17,42 @@ data_app = typer.Typer(no_args_is_help=True, help="Look at datasets and at their
 
 @data_app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="Name of a dataset; `protofed list datasets` shows them.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a dataset; `protofed list datasets` shows them. Of tables: the experiment file, the folder, "
+            "or a table."
+        ),
+    ],
     root: Root = "",
     as_json: AsJson = False,
 ) -> None:
     """Show a dataset: shapes, classes, sizes, label histogram, and the origins of its examples."""
     from protofed.data.sources import SOURCES
     from protofed.data.summary import summarise, summary_text
+    from protofed.data.table.client_tables import TableOptions, read_frames
+    from protofed.data.table.files import SUFFIXES, read_table
+    from protofed.data.table.overview import overview_text, table_overview
 
+    path, options = Path(name), TableOptions("")
+    if path.suffix == ".toml":
+        from protofed.experiment.config import Config
+
+        data = Config.load(path).data
+        name, root, options = data.name, data.root, data.table_options()
+        path = Path(root) if name == "table" else path
+    if path.suffix in SUFFIXES or (path.is_dir() and (name not in SOURCES or options.target)):
+        if path.is_dir() or options.client:
+            frames = read_frames(str(path), options)
+        else:
+            frames = {path.stem: (path.name, read_table(path))}
+        overview = table_overview(frames, options)
+        print(json.dumps(overview, indent=2) if as_json else overview_text(str(path), overview))
+        return
     if name not in SOURCES:
         raise UserError(f'There is no dataset "{name}". {did_you_mean(name, SOURCES)}')
-    data = SOURCES[name](root)
-    print(json.dumps(summarise(data), indent=2) if as_json else summary_text(data))
+    dataset = SOURCES[name](root)
+    print(json.dumps(summarise(dataset), indent=2) if as_json else summary_text(dataset))
 
 
 @data_app.command(cls=SetsKeys)

@@ -40,8 +40,11 @@ def draw_command(
         int, option("--window", min=1, help="For curves, losses, cost: rounds of the moving average.")
     ] = 1,
     client: Annotated[
-        Optional[list[int]],
-        option("--client", help="For similarity, blocks, embeddings, maps, spiral: a client to show; may be repeated."),
+        Optional[list[str]],
+        option(
+            "--client",
+            help="For similarity, blocks, embeddings, maps, spiral: number or name of a client; may be repeated.",
+        ),
     ] = None,
     class_name: Annotated[
         Optional[list[str]],

@@ -25,8 +25,11 @@ def measure_command(
         ),
     ] = None,
     client: Annotated[
-        Optional[int],
-        option("--client", help="For bounds, classification, confusion, entropy, scatter: measure only this client."),
+        Optional[str],
+        option(
+            "--client",
+            help="For bounds, classification, confusion, entropy, scatter: measure only this client (number or name).",
+        ),
     ] = None,
     accuracy: Annotated[
         float,

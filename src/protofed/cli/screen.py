@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
+from protofed.cli.client_lines import client_lines
 from protofed.cli.printing import say
 from protofed.experiment.divergence import pull_warning
 from protofed.experiment.watchers import Watcher
@@ -47,6 +48,7 @@ class Screen(Watcher):
         self.last: deque[RoundRow] = deque(maxlen=_ROWS_SHOWN)
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self.total, self.shown = 0, time.perf_counter()
+        self.names: Sequence[str] = ()
         self.budget = self.spent = 0.0
         self.seconds: deque[float] = deque(maxlen=_ROUNDS_TIMED)
 
@@ -66,6 +68,7 @@ class Screen(Watcher):
 
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
         done, self.total, self.budget = len(rounds), config.run.rounds, config.run.seconds
+        self.names = members.names
         self.spent = sum(row["seconds"] for row in rounds)
         sizes, sample = [len(train) for train in members.train], config.run.sample
         size_range = f"{min(sizes)}-{max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
@@ -106,7 +109,8 @@ class Screen(Watcher):
         if row["rejected"]:
             clients_by_reason: dict[str, list[str]] = {}
             for client, reason in row["rejected"].items():
-                clients_by_reason.setdefault(reason, []).append(client)
+                name = self.names[int(client)] if self.names else client
+                clients_by_reason.setdefault(reason, []).append(name)
             reasons = "; ".join(
                 f"{reason}: client{'s' if len(clients) > 1 else ''} {', '.join(clients)}"
                 for reason, clients in clients_by_reason.items()
@@ -178,6 +182,7 @@ def run_verdict(result: Result) -> str:
         + _accuracy_text(accuracies, summary["clients"], result.state.config.eval.reporting),
         _overlap_text(summary["miou"]),
         " ".join(_judgements(summary, max(means, default=0.0), pull_warning(result.state.config, result.rounds))),
+        client_lines(result.clients),
         _cost_text(summary),
     ]
     if result.folder:

@@ -9,6 +9,8 @@ import numpy as np
 
 from protofed.errors import UserError, did_you_mean
 
+ClassNames = tuple[str | int, ...]
+"""The names of the classes 0, 1, ..."""
 _MOST_CLASSES = 10_000
 """More classes than this are taken for a mistake, unless the user gives the classes."""
 

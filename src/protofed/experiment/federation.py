@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,16 @@ from torch import Tensor, nn
 from protofed.data.labels import class_names, class_numbers
 from protofed.data.masks import main_classes, mask_classes, with_masks
 from protofed.data.partitions.base import Holding, stratified_share
+from protofed.data.table.client_tables import ClientTable, TableOptions, all_classes
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN, Config
 from protofed.experiment.member_nets import build_nets, load_net_weights
 from protofed.experiment.members import Members
+from protofed.experiment.own_clients import given_tables, is_frame, named_clients, unpacked
 from protofed.experiment.sections import DataSection, GivenInPython, NetChoice
+from protofed.experiment.table_members import members_of_tables
 from protofed.nets.own import OwnNet
 
 if TYPE_CHECKING:
@@ -35,32 +39,53 @@ class Federation:
 
     `data`: per client a pair of inputs [n, ...] and labels [n], which are whole numbers from 0 or names. The shape of
     the inputs may differ between clients. If every pixel has a label, the labels are masks [n, height, width]: a class
-    from 0, the background, or 255 for a pixel without a label.
+    from 0, the background, or 255 for a pixel without a label. A client may also be a DataFrame, a torch dataset, or a
+    dataset of Hugging Face (an object, or a folder of `save_to_disk`). A dict has the clients by their names.
     `test`: a pair per client, or None for a client without one; None: a fifth of each class is held out per client.
     `classes`: the number of classes, or their names in order; None: taken from the labels.
     `nets`: one for all clients, or one per client, in any of the forms that `protofed.nets.own` lists; None: the nets
     of the experiment's [net]. A net has an output for each class, or for each class in its client's training examples.
-    `name`: the name of the data, shown with every result.
+    `name`: the name of the data, shown with every result. `names`: the names of the clients.
+    `target`, `inputs`: the columns with the labels and, if one column has arrays or images, the inputs. Without
+    `inputs`, all other columns are used, as `protofed.data.table` describes; `table` has its options: drop,
+    categories, scaling, min_classes.
     """
 
     def __init__(
         self,
-        data: Sequence[tuple[Any, Any]],
-        test: Sequence[tuple[Any, Any] | None] | None = None,
+        data: Sequence[Any] | Mapping[str, Any],
+        test: Sequence[Any] | str | None = None,
         classes: int | Sequence[str | int] | None = None,
         nets: Sequence[Any] | None = None,
         name: str = "own data",
+        *,
+        names: Sequence[str] | None = None,
+        target: str = "",
+        inputs: str = "",
+        **table: Any,
     ) -> None:
         if isinstance(nets, nn.Module | tuple) or callable(nets):
             raise UserError(f"nets: got a {type(nets).__name__}; must be a list of nets, as nets=[net].")
-        data = list(data)
+        data, self.names = named_clients(data, names)
         if not data:
             raise UserError("data: got no clients. Give a pair (x, y) per client.")
-        if test is not None and len(test) != len(data):
+        forms = [unpacked(client, f"data[{number}]", inputs, target) for number, client in enumerate(data)]
+        data, own_tests = [form for form, _ in forms], [own_test for _, own_test in forms]
+        if any(own_test is not None for own_test in own_tests) and test is None:
+            test = own_tests
+        if test is not None and not isinstance(test, str) and len(test) != len(data):
             raise UserError(f"test: got {len(test)} pairs for {len(data)} clients. Give one pair per client, or None.")
         if nets is not None and len(nets) not in (1, len(data)):
             raise UserError(f"nets: got {len(nets)} for {len(data)} clients. Give one for all, or one per client.")
-        self.name = name
+        self.name, self.given_nets, self.classes = name, nets, classes
+        self.tables: list[ClientTable] | None = None
+        self.options: TableOptions | None = None
+        if any(map(is_frame, data)):
+            self._take_tables(data, test, target, table)
+            return
+        if table or isinstance(test, str):
+            word = next(iter(table), "test")
+            raise UserError(f"{word}: it is for DataFrames, but data has pairs (x, y). Leave it out.")
         train = [_as_pair_of_arrays(pair, f"data[{client}]") for client, pair in enumerate(data)]
         shapes = [x.shape[1:] for x, _ in train if x.ndim > 1]
         if not shapes:
@@ -96,7 +121,20 @@ class Federation:
             tuple(self._examples(x, y, f"{argument}[{client}]", per_pixel) for client, (x, y) in enumerate(pairs))
             for argument, pairs in (("data", train), ("test", tests))
         )
-        self.nets = None if nets is None else self._build_nets(nets)
+        self.nets = None if nets is None else self._build_nets(nets, self.train)
+
+    def _take_tables(self, frames: list[Any], test: Any, target: str, more: dict[str, Any]) -> None:
+        """Clients with DataFrames. Their examples are made when the experiment is known: see `members`."""
+        if not all(map(is_frame, frames)):
+            raise UserError("data: some clients have DataFrames, others do not. Give DataFrames for all.")
+        more = {**more, "test": test} if isinstance(test, str) else more
+        tests = (
+            None if test is None or isinstance(test, str) else [unpacked(part, "test", "", target)[0] for part in test]
+        )
+        names = self.names or tuple(map(str, range(len(frames))))
+        self.tables, self.options = given_tables(frames, tests, names, target, more)
+        self.labels = all_classes(self.tables) if self.classes is None else class_names([], self.classes)
+        self.nets = None
 
     def _examples(self, x: np.ndarray, y: np.ndarray, owner: str, per_pixel: bool) -> Examples:
         """A client's examples from inputs [n, ...] and labels [n] or masks. `owner` begins the error messages."""
@@ -107,15 +145,15 @@ class Federation:
             raise UserError(f"{owner}: it has one label per input, but other clients have masks. Give masks for all.")
         return with_masks(Examples.of(x, main_classes(masks)), masks, owner)
 
-    def _build_nets(self, nets: Sequence[Any]) -> tuple[Net, ...]:
+    def _build_nets(self, nets: Sequence[Any], train: Sequence[Examples]) -> tuple[Net, ...]:
         """The net of each client. Clients with the same net and inputs of the same shape share the object.
 
         If the net has outputs for the client's classes only, these must be the same, too.
         """
         built: dict[Any, Net] = {}
-        modules = [nets[0]] * len(self.train) if len(nets) == 1 else list(nets)
+        modules = [nets[0]] * len(train) if len(nets) == 1 else list(nets)
         by_client = []
-        for client, (module, examples) in enumerate(zip(modules, self.train, strict=True)):
+        for client, (module, examples) in enumerate(zip(modules, train, strict=True)):
             own_classes = tuple(examples.class_counts(len(self.labels)).nonzero().flatten().tolist())
             key = (id(module), examples.shape)
             net = built.get((*key, ())) or built.get((*key, own_classes))
@@ -127,7 +165,7 @@ class Federation:
         return tuple(by_client)
 
     def __len__(self) -> int:
-        return len(self.train)
+        return len(self.tables if self.tables is not None else self.train)
 
     def config(self, config: Config) -> Config:
         """The experiment with this federation instead of its [data], [partition] and, if there are nets, [net]."""
@@ -136,7 +174,7 @@ class Federation:
             ("data.encoder", config.data.encoder, ""),
             ("data.normalise", config.data.normalise, "dataset"),
             ("eval.test", config.eval.test, "dataset"),
-            ("eval.validation", config.eval.validation, 0.0),
+            *([("eval.validation", config.eval.validation, 0.0)] if self.tables is None else []),
         ):
             if value != default:
                 raise UserError(
@@ -144,18 +182,24 @@ class Federation:
                     "given: leave the key out."
                 )
         from_python: Any = GivenInPython()
-        nets = config.nets if self.nets is None else (NetChoice(GIVEN, from_python),)
+        nets = config.nets if self.given_nets is None else (NetChoice(GIVEN, from_python),)
         data = DataSection(GIVEN, clients=len(self))
         return replace(config, data=data, partition_name=GIVEN, partition=from_python, nets=nets)
 
     def members(self, config: Config) -> Members:
         """The clients, with the experiment's nets if none were given. All their test sets are the balanced test set."""
+        if self.tables is not None and self.options is not None:
+            make = None if self.given_nets is None else partial(self._build_nets, self.given_nets)
+            members = members_of_tables(config, self.tables, self.options, self.name, self.labels, make)
+            return replace(members, names=self.names)
         if self.nets is None:
             shapes = [examples.shape for examples in self.train]
             nets, notes = load_net_weights(config, build_nets(config, shapes, len(self.labels)))
         else:
             nets, notes = self.nets, ()
-        return Members(self.name, self.labels, nets, self.train, self.test, self.test, self.parts, notes=notes)
+        return Members(
+            self.name, self.labels, nets, self.train, self.test, self.test, self.parts, notes=notes, names=self.names
+        )
 
     def run(self, config: Any = None, out: str | Path | None = None, **more: Any) -> Result:
         """The same as `protofed.run(config, out, federation=self)`."""

@@ -98,6 +98,7 @@ def client_rows(
     temperatures: Mapping[int, Mapping[str, float]],
 ) -> list[RoundRow]:
     """The rows of clients.csv. `temperatures`: by client and way of predicting."""
+    separator = "; " if any(" " in str(label) for label in members.example_labels) else " "
     calibrated = dict.fromkeys(way for by_way in temperatures.values() for way in by_way)
 
     def row(evaluation: Evaluation) -> RoundRow:
@@ -108,7 +109,7 @@ def client_rows(
             **({"name": members.names[client]} if members.names else {}),
             "net": members.nets[client].name,
             **({"group": members.groups[client]} if any(members.groups) else {}),
-            "classes": " ".join(str(members.example_labels[label]) for label in train.labels.unique().tolist()),
+            "classes": separator.join(str(members.example_labels[label]) for label in train.labels.unique().tolist()),
             "train": len(train),
             "test": len(members.test[client]),
             **{

@@ -81,6 +81,10 @@ class StoredRun:
         state: RunState = "diverged" if has_diverged(result.summary) else "finished"
         return cls(folder, settings, result.summary, result.rounds, result.clients, state, in_memory=result)
 
+    def client_names(self) -> list[str]:
+        """The names of the clients; [] if they have numbers only."""
+        return [row["name"] for row in self.clients if "name" in row]
+
     @cached_property
     def config(self) -> Config:
         """The experiment. Its method must be known."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from protofed.data.labels import class_numbers
+from protofed.data.labels import ClassNames, class_numbers
 from protofed.data.partitions.base import Holding, stratified_share
 from protofed.data.table.client_tables import ClientTable, TableOptions, all_classes, client_tables, read_frames
 from protofed.data.table.recipe import Recipe, common_recipes, fit_recipe, scaled_by_constants
@@ -20,6 +20,7 @@ from protofed.experiment.members import Members
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
+    from protofed.net import Net
 
 
 def members_of_files(config: Config) -> Members:
@@ -35,12 +36,21 @@ def members_of_files(config: Config) -> Members:
         )
     names = names[: data.clients or len(names)]
     tables = client_tables({name: frames[name] for name in names}, options)
-    return members_of_tables(config, tables, options, Path(data.root).expanduser().resolve().stem)
+    return members_of_tables(config, tables, options, Path(data.root).expanduser().resolve().stem, all_classes(tables))
 
 
-def members_of_tables(config: Config, tables: Sequence[ClientTable], options: TableOptions, name: str) -> Members:
-    """The clients with these tables, and with the experiment's nets. Recipes are learned from training rows alone."""
-    labels = all_classes(tables)
+def members_of_tables(
+    config: Config,
+    tables: Sequence[ClientTable],
+    options: TableOptions,
+    name: str,
+    labels: ClassNames,
+    make_nets: Callable[[Sequence[Examples]], tuple[Net, ...]] | None = None,
+) -> Members:
+    """The clients with these tables. Recipes are learned from training rows alone.
+
+    `make_nets` makes the clients' nets from their examples; None: they are the nets of the experiment.
+    """
     numbers = [class_numbers(labels, table.labels, table.origin) for table in tables]
     parts = tuple(
         divide_rows(client, table, y, config.eval.validation, config.run.seed)
@@ -55,7 +65,11 @@ def members_of_tables(config: Config, tables: Sequence[ClientTable], options: Ta
     train = tuple(rows.subset(part.train) for rows, part in pairs)
     test = tuple(rows.subset(part.test) for rows, part in pairs)
     validation = tuple(rows.subset(part.validation) for rows, part in pairs) if config.eval.validation else ()
-    nets, notes = load_net_weights(config, build_nets(config, [rows.shape for rows in train], len(labels)))
+    nets, notes = (
+        (make_nets(train), ())
+        if make_nets
+        else load_net_weights(config, build_nets(config, [rows.shape for rows in train], len(labels)))
+    )
     return Members(
         name,
         labels,

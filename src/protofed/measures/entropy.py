@@ -68,7 +68,7 @@ def measure_entropy(question: Question) -> Measurement:
         model.must_be_finite()
         test = question.state.members.test[client]
         if len(test):
-            rows[f"client {client}"] = mean_entropies(model.net, model.params, [test])
+            rows[question.name(client)] = mean_entropies(model.net, model.params, [test])
     if question.client is None and rows:
         keys = ("softmax", "features", "pixels")
         rows["mean"] = {key: sum(row[key] for row in rows.values()) / len(rows) for key in keys}

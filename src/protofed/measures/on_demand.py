@@ -74,7 +74,7 @@ def _column_means(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
 
 def _measure_classification(question: Question) -> Measurement:
     scored = _client_scores(question)
-    rows: Rows = {f"client {client}": _classification_figures(*scores) for client, scores in scored.items()}
+    rows: Rows = {question.name(client): _classification_figures(*scores) for client, scores in scored.items()}
     if question.client is None:
         rows["mean"] = _column_means(list(rows.values()))
         if server_scores := _server_scores(question):
@@ -94,7 +94,7 @@ def _measure_confusion(question: Question) -> Measurement:
     elif question.client is None:
         tested = "all clients, each on its own test set"
     else:
-        tested = f"client {question.client} on its own test set"
+        tested = f"{question.name(question.client)} on its own test set"
     classes = len(question.labels)
     counts = sum(
         (confusion(y, predicted(scores), classes) for scores, y in scored),
@@ -128,7 +128,7 @@ def _measure_scatter(question: Question) -> Measurement:
     for client, model in question.models():
         model.must_be_finite()
         embedded.append(model.net.features(model.params, question.state.members.test[client]))
-        rows |= _scatter_row(f"client {client}", *embedded[-1], len(question.labels))
+        rows |= _scatter_row(question.name(client), *embedded[-1], len(question.labels))
     if question.client is None:
         rows["mean"] = _column_means(list(rows.values()))
         if len({z.shape[1] for z, _ in embedded}) == 1:
@@ -224,7 +224,7 @@ def measure(
     result: Result | str | Path,
     what: str | Sequence[str] = DEFAULT_MEASURES,
     *,
-    client: int | None = None,
+    client: int | str | None = None,
     accuracy: float = 0.9,
     beside: Result | None = None,
     baseline: Result | None = None,
@@ -232,7 +232,7 @@ def measure(
 ) -> Measurements:
     """Measure a finished run: its result or its folder.
 
-    `what`: names in `MEASURES`, or one name. `client`: only this client, for measures per client. `accuracy`: the
+    `what`: names in `MEASURES`, or one name. `client`: only this client (its number or name). `accuracy`: the
     accuracy until which `cost` is summed. `beside`: the run that `discrepancy` compares with. `baseline`: the run of
     another method, for how much nearer to `beside` the features are than those of the baseline. `every`: `bounds`
     repeats the run and probes every this many rounds; None: what run.monitor recorded, or five rounds of a repetition.
@@ -250,6 +250,8 @@ def measure(
     if every is not None and "bounds" not in what:
         raise UserError(f"--every {every}: only bounds repeats rounds. Add --what bounds.")
     result = Result.load(result) if isinstance(result, str | Path) else result
+    if isinstance(client, str):
+        client = int(client) if client.isdecimal() else result.state.members.client_number(client)
     question = Question(result, client, accuracy, other_run=beside, baseline=baseline, every=every)
     with one_thread():
         return Measurements({name: MEASURES[name](question) for name in dict.fromkeys(what)})

@@ -106,6 +106,10 @@ class Question:
         """The names of the classes."""
         return [str(label) for label in self.result.labels]
 
+    def name(self, client: int) -> str:
+        """The name of a client in tables: "client 3" if it has a number only."""
+        return self.result.state.members.client_name(client)
+
     def must_have_prototypes(self) -> None:
         """It is an error if the server has no prototypes."""
         if self.result.prototypes is None:

@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from protofed import __version__
 from protofed.data.table.client_tables import TableOptions
-from protofed.data.table.recipe import ColumnRecipe
+from protofed.data.table.recipe import ColumnRecipe, Recipe
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import GIVEN, Config
@@ -26,6 +26,7 @@ from protofed.messages import flatten, unflatten
 from protofed.models.export import with_sorted_metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from protofed.core import AnyMethod, Net
@@ -58,8 +59,8 @@ class Invitation:
         config, members, server, _ = result.state
         method, inputs = config.method, [train.input for train in members.train]
         table = config.data.table_options() if config.data.name == TABLE else None
-        shared = {step.name: step for recipe in members.recipes for step in recipe.steps}
-        scales_alike = table is not None and table.scaling == "federated"
+        if table is None and members.recipes:  # tables that were given in Python
+            table = TableOptions(members.recipes[0].target)
         return cls(
             config,
             members.labels,
@@ -70,7 +71,7 @@ class Invitation:
             inputs[0] if all(one == inputs[0] for one in inputs) and not members.recipes else None,
             all(one["shape"] == inputs[0]["shape"] for one in inputs) and any(one != inputs[0] for one in inputs),
             table,
-            tuple(replace(step, fill=0.0) for step in shared.values()) if scales_alike else (),
+            _common_steps(members.recipes),
             members,
         )
 
@@ -117,6 +118,15 @@ class Invitation:
         if self.method.needs == "nothing":
             return "any net"
         return f"embeddings of {self.dim} numbers" if self.method.needs == "equal dim" else "the net of the run"
+
+
+def _common_steps(recipes: Sequence[Recipe]) -> tuple[ColumnRecipe, ...]:
+    """The columns that several clients have, and that all of these scale in the same way, without their medians."""
+    by_name: dict[str, list[ColumnRecipe]] = {}
+    for recipe in recipes:
+        for step in recipe.steps:
+            by_name.setdefault(step.name, []).append(replace(step, fill=0.0))
+    return tuple(steps[0] for steps in by_name.values() if len(steps) > 1 and all(step == steps[0] for step in steps))
 
 
 def write_invitation(invitation: Invitation, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from protofed.data.dataset import read_npz
-from protofed.data.labels import class_numbers
+from protofed.data.labels import ClassNames, class_numbers
 from protofed.data.table.client_tables import client_table
 from protofed.data.table.files import SUFFIXES, read_table
 from protofed.data.table.recipe import ColumnRecipe, Recipe, fit_recipe, scaled_by_constants
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
     from protofed.models.invitation import Invitation
 
-Classes = tuple[str | int, ...]
-
 
 class NewcomerData(NamedTuple):
     """A newcomer's examples."""
 
     train: Examples
     test: Examples
-    labels: Classes  # of the run, and then the newcomer's new ones
+    labels: ClassNames  # of the run, and then the newcomer's new ones
     like: int | None  # the first client with inputs of the same shape; None if there is none, or none is at hand
     recipe: Recipe | None = None  # of tables
 
@@ -71,7 +69,7 @@ def newcomer_data(
     return NewcomerData(train, held_out, labels, like)
 
 
-def _extended(labels: Classes, y: np.ndarray, new_classes: bool) -> Classes:
+def _extended(labels: ClassNames, y: np.ndarray, new_classes: bool) -> ClassNames:
     """The classes of the run, and after them the newcomer's new ones if it may have any."""
     if not new_classes or (y.dtype.kind != "U" and all(isinstance(label, str) for label in labels)):
         return labels

@@ -22,6 +22,9 @@ from protofed.pictures.style import (
     with_column_fonts,
 )
 
+_MOST_NAMES = 20
+"""With more clients than this, their names are not written."""
+
 
 def client_accuracies(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> dict[str, tuple[str, np.ndarray]]:
     """Per group of runs and way of predicting: the method, and the accuracies in percent of all tested clients."""
@@ -39,12 +42,14 @@ def client_accuracies(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> 
 def clients(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> Figure:
     """A strip of points per group of runs and way of predicting, one point per client."""
     all_seeds = ", clients of all seeds" if len(group_by_setting(runs)) < len(runs) else ""
-    return _strips(client_accuracies(runs, ways), ", ".join(dict.fromkeys(run.data for run in runs)) + all_seeds)
+    names = runs[0].client_names() if len(runs) == 1 else []
+    title = ", ".join(dict.fromkeys(run.data for run in runs)) + all_seeds
+    return _strips(client_accuracies(runs, ways), title, names if len(names) <= _MOST_NAMES else [])
 
 
 @with_column_fonts
-def _strips(accuracies: Mapping[str, tuple[str, np.ndarray]], title: str) -> Figure:
-    """A strip of points per name, with a bar at the mean."""
+def _strips(accuracies: Mapping[str, tuple[str, np.ndarray]], title: str, names: Sequence[str] = ()) -> Figure:
+    """A strip of points per name, with a bar at the mean. `names`: of the clients, written next to the points."""
     picture, axis = plt.subplots(figsize=(COLUMN, 0.8 + 0.38 * len(accuracies)))
     for row, (method, values) in enumerate(accuracies.values()):
         colour, mark, _ = method_style(method)
@@ -58,6 +63,9 @@ def _strips(accuracies: Mapping[str, tuple[str, np.ndarray]], title: str) -> Fig
             alpha=0.6,
             linewidths=0,
         )
+        if len(names) == len(values):
+            for name, value, height in zip(names, values, jittered, strict=True):
+                axis.annotate(name, (value, height), (2, 1), textcoords="offset points", fontsize=4.5)
         axis.plot([values.mean()] * 2, [row - 0.36, row + 0.36], color="black", linewidth=1.2)
     axis.set_yticks(range(len(accuracies)), list(accuracies))
     axis.set(ylim=(len(accuracies) - 0.5, -0.5), xlabel="accuracy of each client in %; bar: mean", title=title)
@@ -85,7 +93,7 @@ def attention(runs: Sequence[StoredRun]) -> Figure:
     picture, axes = make_panels(len(runs), 1, 2.4)
     weights = np.concatenate([table[~np.isnan(table)] for table in tables])
     low, high = np.quantile(weights, [0.02, 0.98])  # so that outliers do not set the colours
-    for axis, table, title in zip(axes, tables, titles(runs), strict=True):
+    for axis, table, title, run in zip(axes, tables, titles(runs), runs, strict=True):
         extent = (0.5, table.shape[1] + 0.5, table.shape[0] - 0.5, -0.5)
         image = axis.imshow(
             table,
@@ -99,6 +107,8 @@ def attention(runs: Sequence[StoredRun]) -> Figure:
         axis.set(xlabel="round", ylabel="client")
         set_wrapped_title(axis, title, 1)
         axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if 0 < len(names := run.client_names()) <= _MOST_NAMES:
+            axis.set_yticks(range(len(names)), names)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         picture.colorbar(image, ax=axis, label="weight / equal share", extend="both")
     picture.tight_layout()

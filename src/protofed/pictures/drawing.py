@@ -51,7 +51,7 @@ def draw(
     out: str | Path | None = None,
     force: bool = False,
     window: int = 1,
-    clients: Sequence[int] = (),
+    clients: Sequence[int | str] = (),
     by: Sequence[str] = DrawOptions().by,
     classes: Sequence[str] = (),
     width: float | None = None,
@@ -78,8 +78,9 @@ def draw(
             raise UserError(f"{name}: got {inches:g}; must be from 1 to 40 inches.")
     if ylim is not None and not ylim[0] < ylim[1]:
         raise UserError(f"--ylim: got {ylim[0]:g},{ylim[1]:g}; the first must be smaller than the second.")
-    options = DrawOptions(window, tuple(clients), tuple(by), tuple(classes))
-    figure = PICTURES[what].draw(PICTURES[what].load(runs), options)
+    loaded = PICTURES[what].load(runs)
+    options = DrawOptions(window, _client_numbers(loaded, clients), tuple(by), tuple(classes))
+    figure = PICTURES[what].draw(loaded, options)
     _adjust(figure, title, labels or {}, ylim)
     if width or height:
         _resize(figure, width, height)
@@ -87,6 +88,20 @@ def draw(
     if out is not None:
         drawing.save(out, force=force)
     return drawing
+
+
+def _client_numbers(runs: Sequence[Any], clients: Sequence[int | str]) -> tuple[int, ...]:
+    """The numbers of clients that are given by number or name; an error if no run has a client of that name."""
+    names = [run.client_names() for run in runs] if clients else []
+    numbers = []
+    for client in clients:
+        of_run = next((known for known in names if client in known), None)
+        if of_run is None and not str(client).isdecimal():
+            known = {name for known in names for name in known}
+            hint = did_you_mean(str(client), known) if known else "The clients of these runs have numbers only."
+            raise UserError(f"--client: there is no client {client!r}. {hint}")
+        numbers.append(int(client) if of_run is None else of_run.index(str(client)))
+    return tuple(numbers)
 
 
 def _adjust(figure: Figure, title: str | None, labels: Mapping[str, str], ylim: tuple[float, float] | None) -> None:

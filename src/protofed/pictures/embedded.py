@@ -155,5 +155,7 @@ def embed_clients(
             z, y = _compared_features(method, net, params, members.train[number])
             means = Points.from_prototypes(Prototypes.of(z, y, classes=members.classes), number)
             local, of_server = (points.subset(np.isin(points.y, shown)) for points in (means, shared))
-            panels.append(Embedded(f"{title}, client {number}", members.labels, samples, local, of_server))
+            panels.append(
+                Embedded(f"{title}, {members.client_name(number)}", members.labels, samples, local, of_server)
+            )
     return panels

@@ -57,8 +57,9 @@ def _bubbles(members: Members, counts: np.ndarray) -> Figure:
     main.set_ylim(-0.7, classes - 0.3)
     if classes <= 25:
         main.set_yticks(range(classes), [str(name)[:18] for name in members.example_labels])
-    if any(members.groups) and clients <= 30:
-        main.set_xticks(range(clients), members.groups, rotation=60, ha="right")
+    names = members.names or members.groups
+    if any(names) and clients <= 30:
+        main.set_xticks(range(clients), names, rotation=60, ha="right")
     else:
         main.set_xticks(range(0, clients, -(-clients // 18)))
     for axes in (top, main):

@@ -108,7 +108,7 @@ def map_picture(runs: Sequence[StoredRun], clients: Sequence[int] = ()) -> Figur
             test = _chosen(members.balanced[0])
             x, masks = test.take(torch.arange(len(test)))
             labels = model.compute_scores(x)["head"].argmax(-1).reshape(masks.shape)
-            name = f"{title}, client {client}" if len(clients) > 1 else title
+            name = f"{title}, {members.client_name(client)}" if len(clients) > 1 else title
             rows.append(MapRows(name, labels.numpy(), entropy_maps(model.net, model.params, x)))
     return _drawn(test, masks.numpy(), rows, members.classes)
 

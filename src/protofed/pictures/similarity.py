@@ -88,7 +88,7 @@ def _client_rows(result: Result, client: int) -> tuple[Tensor, Tensor, str]:
     with one_thread():
         params = client_params(state, client)
     rows = params[state.members.nets[client].linear_head]
-    return rows, torch.ones(len(rows), dtype=torch.bool), f": rows of the head of client {client}"
+    return rows, torch.ones(len(rows), dtype=torch.bool), f": rows of the head of {state.members.client_name(client)}"
 
 
 def _superclasses(run: StoredRun) -> tuple[int, ...]:

@@ -122,7 +122,7 @@ def spiral_picture(runs: Sequence[StoredRun], clients: Sequence[int]) -> Figure:
             )
         for number in clients or (None,):
             params = state.model(0).params if number is None else client_params(state, number)
-            panel_title = title if number is None else f"{title}, client {number}"
+            panel_title = title if number is None else f"{title}, {members.client_name(number)}"
             net, method = members.nets[number or 0], state.config.method
             panels.append(embedding_panel(panel_title, method, net, params, members.balanced[0]))
     return _draw_spirals(panels, columns=2)
