@@ -27,7 +27,7 @@ class Column(NamedTuple):
     kind: ColumnKind
     examples: str  # some of its values, for messages
     missing: int  # rows without a value
-    different: int  # the number of different values
+    different: int  # the number of different texts; 0 for numbers
 
 
 def find_columns(frame: Any, owner: str, categories: Sequence[str] = ()) -> dict[str, Column]:
@@ -44,21 +44,23 @@ def _find_column(values: Any, name: str, owner: str, is_category: bool) -> Colum
             f'{where} has only missing values. Delete it from this table, or name it in data.drop (as "CLIENT:{name}" '
             "for one client)."
         )
-    distinct = present.unique()
-    kind: ColumnKind = "number"
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
-        raise UserError(f"{where} has dates, like {distinct[0]}. {_INSTEAD_OF_DATES}")
-    if not types.is_numeric_dtype(values):
-        if not all(isinstance(value, bool | np.bool_) for value in distinct):
-            kind = "category"
-            if not is_category:
-                _check_text([str(value) for value in distinct[:_CHECKED]], where)
-    elif types.is_complex_dtype(values):
-        raise UserError(f"{where} has complex numbers. Make real numbers of them.")
-    elif count := int(np.isinf(present.to_numpy(np.float64)).sum()):
-        raise UserError(f"{where} has {count:,} infinite values. Replace them, or delete those rows.")
-    examples = ", ".join(str(value)[:20] for value in distinct[:3])
-    return Column("category" if is_category else kind, examples, missing, len(distinct))
+        raise UserError(f"{where} has dates, like {present.iloc[0]}. {_INSTEAD_OF_DATES}")
+    if types.is_numeric_dtype(values):
+        if types.is_complex_dtype(values):
+            raise UserError(f"{where} has complex numbers. Make real numbers of them.")
+        if count := int(np.isinf(present.to_numpy(np.float64)).sum()):
+            raise UserError(f"{where} has {count:,} infinite values. Replace them, or delete those rows.")
+        shown, different = present.iloc[:3], 0
+        kind: ColumnKind = "category" if is_category else "number"
+    else:
+        shown = present.unique()
+        different = len(shown)
+        truths = all(isinstance(value, bool | np.bool_) for value in shown)
+        kind = "number" if truths and not is_category else "category"
+        if kind == "category" and not is_category:
+            _check_text([str(value) for value in shown[:_CHECKED]], where)
+    return Column(kind, ", ".join(str(value)[:20] for value in shown[:3]), missing, different)
 
 
 _INSTEAD_OF_DATES = "Make numbers of them, such as an age or a year, or name the column in data.drop."

@@ -115,10 +115,11 @@ def fit_recipe(frame: Any, kinds: Mapping[str, ColumnKind], target: str) -> Reci
     for name, kind in kinds.items():
         texts = texts_of(frame[name])[~is_missing[name]] if kind == "category" else np.zeros(0)
         if len(texts):
-            encoder = OneHotEncoder(min_frequency=RARE, handle_unknown="infrequent_if_exist").fit(texts.reshape(-1, 1))
+            codes, different = require_pandas().factorize(texts, sort=True)  # whole numbers are encoded faster
+            encoder = OneHotEncoder(min_frequency=RARE, handle_unknown="infrequent_if_exist").fit(codes[:, None])
             rare = encoder.infrequent_categories_[0]
-            values = [value for value in encoder.categories_[0] if rare is None or value not in rare]
-            steps[name] = replace(steps[name], values=tuple(values))
+            frequent = np.setdiff1d(encoder.categories_[0], [] if rare is None else rare)
+            steps[name] = replace(steps[name], values=tuple(different[frequent].tolist()))
     return Recipe(tuple(steps.values()), target)
 
 
@@ -216,12 +217,13 @@ def _is_no_number(value: Any) -> bool:
 
 def texts_of(values: Any) -> np.ndarray:
     """A column as texts [n]; a whole number is written without a point. Missing values are texts, too."""
-    raw = np.asarray(values)
-    if raw.dtype.kind == "f":
-        whole = np.isfinite(raw) & (raw == np.round(raw))
-        pairs = zip(raw.tolist(), whole.tolist(), strict=True)
-        return np.array([str(int(value)) if is_whole else str(value) for value, is_whole in pairs], dtype=object)
-    return np.array([value if isinstance(value, str) else str(value) for value in raw.tolist()], dtype=object)
+    codes, different = require_pandas().factorize(np.asarray(values))
+    texts = [*map(_text, different.tolist()), "missing"]  # the code of a missing value is -1
+    return np.array(texts, dtype=object)[codes]
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _positions(texts: np.ndarray, values: Sequence[str]) -> np.ndarray:

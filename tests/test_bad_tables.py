@@ -1,0 +1,153 @@
+"""Wrong tables: what people get wrong, the exact message, exit code 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import sys
+
+import pandas as pd
+import pytest
+
+from protofed.data.table.files import read_table
+from protofed.errors import UserError
+from test_cli import protofed as command  # noqa: F401
+
+GOOD = "age,sex,outcome\n" + "".join(
+    f"{50 + number % 10},{'fm'[number % 2]},{'no' if number < 8 else 'yes'}\n" for number in range(16)
+)
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+WRONG = {
+    "no target": (changed("outcome", "Outcome "), 'data.target: bad.csv has no column "outcome". Did you mean "Outcome"? Known: Outcome, age, sex.'),
+    "text for a number": (changed("\n5", "\nx5"), 'The column "age" has numbers at good.csv (like 50, 51, 52), but text at bad.csv (like x50, x51, x52). Use the same kind at all clients, or name it in data.categories or data.drop.'),
+    "empty": ("", "sites/bad.csv is empty. Give a table with a header and rows."),
+    "no rows": ("age,sex,outcome\n", "sites/bad.csv has the columns age, sex, outcome, but no rows. Add rows."),
+    "one class": (changed("yes", "no"), 'bad.csv: the target "outcome" is no in all 16 rows: a client needs 2 classes. Leave this client out, or set data.min_classes = 1.'),
+    "a column without values": (GOOD.replace(",f,", ",,").replace(",m,", ",,"), 'bad.csv: the column "sex" has only missing values. Delete it from this table, or name it in data.drop (as "CLIENT:sex" for one client).'),
+    "no label": (changed("54,f,no", "54,f,"), 'bad.csv: the target "outcome" has no value in 1 of 16 rows (row 5). Delete these rows.'),
+    "dates": (changed("\n5", "\n2024-01-0"), 'bad.csv: the column "age" has dates, like "2024-01-00". Make numbers of them, such as an age or a year, or name the column in data.drop.'),
+    "the same name twice": (changed("age,sex", "sex,sex"), 'sites/bad.csv has the column "sex" 2 times. Rename or delete one.'),
+    "no name": (changed("age,sex", "age,"), "sites/bad.csv: column 2 has no name in the header. Name it, or delete it."),
+    "decimal commas": (GOOD.replace(",", ";").replace("\n5", "\n5,"), 'bad.csv: the column "age" has numbers with a decimal comma, like "5,0". Write a point instead.'),
+    "thousands": (GOOD.replace(",", ";").replace("\n5", "\n1,00"), 'bad.csv: the column "age" has numbers with thousands separators, like "1,000". Write them without, and with a decimal point.'),
+    "a mark for missing": (changed("\n50,", "\n?,"), "bad.csv: the column \"age\" has numbers, but also '?'. Leave cells without a value empty, name such texts in data.missing, or name the column in data.categories."),
+    "infinite": (changed("\n50,", "\ninf,"), 'bad.csv: the column "age" has 2 infinite values. Replace them, or delete those rows.'),
+    "a line that is too long": (changed("54,f,no", "54,f,no,no"), "sites/bad.csv cannot be read as CSV: Error tokenizing data. C error: Expected 3 fields in line 6, saw 4. Correct that line."),
+    "Excel": (b"PK\x03\x04 and more", "sites/bad.csv is an Excel or zip file, not text. Save it as CSV, or give it the right ending."),
+    "Parquet": (b"PAR1 and more", "sites/bad.csv is a Parquet file, not text. Save it as CSV, or give it the right ending."),
+    "Windows": (changed("age", "Größe").encode("cp1252"), "sites/bad.csv is not UTF-8 text: byte 0xf6 at position 2 (files of older Windows programs have Windows-1252). Save it as UTF-8."),
+    "UTF-16": (GOOD.encode("utf-16"), "sites/bad.csv is UTF-16 text. Save it as UTF-8."),
+    "numbers to predict": (changed("no", "0.5").replace("yes", "1.5"), 'bad.csv: the target "outcome" has numbers like 0.5 and 1.5; must be classes. Make classes of it.'),
+    "other labels": (changed("no", "0").replace("yes", "1"), "The target has names in good.csv (like no), but not in bad.csv (like 0). Use the same kind for all."),
+    "a row without values": (changed("54,f,no", ",,no"), "bad.csv: 1 of its 16 rows have no value in any column that is used (row 5). Nothing can be learned from them or said about them: delete them."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", sorted(WRONG))
+def test_a_wrong_table_is_said(case, command, tmp_path):  # noqa: F811
+    content, message = WRONG[case]
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "good.csv").write_text(GOOD)
+    (tmp_path / "sites" / "bad.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    words = ("data.name=table", "data.root=sites", "data.target=outcome")
+    code, out, err = command("run", *(part for word in words for part in ("--set", word)), "--out", "run")
+    assert err == f"protofed: {message}\n"
+    assert (code, out) == (2, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sites"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data.root=sites"], "The experiment has a problem:\n  - data.target: missing. Give the name of the column with the labels"),
+        (["data.root=sites", "data.target=outcome", "partition.name=iid"], "The experiment has a problem:\n  - [partition]: tables are divided among clients already. Leave the section out"),
+        (["data.root=sites", "data.target=outcome", "data.limit=5"], "The experiment has a problem:\n  - data.limit: does not apply to tables. Leave it out"),
+        (["data.target=outcome"], "data.root: it is empty; must be a folder with one table per client, or one table."),
+        (["data.root=no", "data.target=outcome"], "data.root: there is no no; must be a folder with one table per client, or one table."),
+        (["data.root=nothing", "data.target=outcome"], "nothing has no tables (.csv, .tsv, .parquet, .feather, .arrow). Set data.root to the folder that has them."),
+        (["data.root=sites/a.csv", "data.target=outcome"], "data.client: sites/a.csv is one table, so a column must say which client each row belongs to. Give the name of that column, or set data.root to a folder with one table per client."),
+        (["data.root=sites/a.csv", "data.target=outcome", "data.client=site"], 'data.client: a.csv has no column "site". Known: age, outcome, sex.'),
+        (["data.root=sites", "data.target=outcome", "data.client=sex"], 'data.client: got "sex", but sites is a folder, where each file is a client. Leave data.client out.'),
+        (["data.root=sites", "data.target=outcome", 'data.drop=["agee"]'], 'data.drop: no table has a column "agee". Did you mean "age"? Known: age, sex.'),
+        (["data.root=sites", "data.target=outcome", "data.clients=3"], "data.clients: got 3, but there are 2 tables. Use 2 or fewer."),
+        (["data.root=sites", "data.target=outcome", "data.scaling=mean"], 'The experiment has a problem:\n  - data.scaling: got "mean"; must be "client", "federated", or a table like {age = [50, 10]} with a mean and a deviation'),
+        (["data.root=sites", "data.target=outcome", "data.test=sex"], "a.csv: the column \"sex\" has 'f'; must be test or train, true or false, 1 or 0."),
+    ],
+)  # fmt: skip
+def test_a_wrong_experiment_on_tables_is_said(words, message, command, tmp_path):  # noqa: F811
+    for name in ("sites", "nothing"):
+        (tmp_path / name).mkdir()
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / "sites" / name).write_text(GOOD)
+    sets = [part for word in ("data.name=table", *words) for part in ("--set", word)]
+    code, _, err = command("run", *sets, "--out", "run")
+    assert err == f"protofed: {message}\n"
+    assert code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_keys_of_tables_are_refused_elsewhere(command):  # noqa: F811
+    code, _, err = command("run", "--set", "data.target=y")
+    assert code == 2
+    assert 'data.target: applies to tables only. Set data.name = "table", or leave it out' in err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("age\n50\n", 'The input has no column "sex", which this client\'s model needs. Known: age.'),
+        ("age,sex\nold,f\n", "The input: the column \"age\" has the text 'old', but this client's rows have numbers there."),
+        ("age,sex\n,\n", "The input: 1 of its 1 rows have no value in any column that is used (row 1). Nothing can be learned from them or said about them: delete them."),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_predicted_are_said(content, message, command, tmp_path):  # noqa: F811
+    import protofed
+
+    frames = {"a": pd.read_csv(pd.io.common.StringIO(GOOD))}
+    protofed.Federation(frames, target="outcome").run({"run": {"rounds": 1}}, tmp_path / "run")
+    (tmp_path / "new.csv").write_text(content)
+    code, _, err = command("predict", "run", "--client", "a", "--input", "new.csv", "--out", "answers.csv")
+    assert (code, err) == (2, f"protofed: {message}\n")
+    assert not (tmp_path / "answers.csv").exists()
+    with pytest.raises(
+        UserError, match=r"This model takes rows of a table. Give a DataFrame \(or a CSV file\) with the"
+    ):
+        protofed.Result.load(tmp_path / "run").predict([[1.0, 2.0]], "a")
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch, tmp_path):
+    (tmp_path / "a.csv").write_text(GOOD)
+    for package in ("pyarrow", "pandas"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UserError) as caught:
+            read_table(tmp_path / "a.csv")
+        assert str(caught.value) == f"Tables need the package {package}. Run pip install 'protofed[tables]'."
+
+
+def test_damaged_and_misnamed_files_are_said(tmp_path):
+    pd.DataFrame({"a": [1, 2]}).to_parquet(tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "half.parquet").write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="half.parquet is a damaged Parquet file: .*Get the file again"):
+        read_table(tmp_path / "half.parquet")
+    (tmp_path / "b.feather").write_bytes(content)
+    with pytest.raises(
+        UserError, match="b.feather is not a Feather file: it begins like a Parquet file. Give it the ri"
+    ):
+        read_table(tmp_path / "b.feather")
+    (tmp_path / "c.parquet").write_text(GOOD)
+    with pytest.raises(
+        UserError, match="c.parquet is not a Parquet file: it begins like other data. Give it the right "
+    ):
+        read_table(tmp_path / "c.parquet")
+
+
+def test_marks_for_missing_values_and_separators_are_understood(tmp_path):
+    (tmp_path / "a.csv").write_text("\ufeffage; name \n?;x\n5;y\n", encoding="utf-8")
+    frame = read_table(tmp_path / "a.csv", ["?"])
+    assert list(frame) == ["age", "name"]
+    assert frame["age"].isna().tolist() == [True, False]
