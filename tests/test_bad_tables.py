@@ -132,16 +132,16 @@ def test_damaged_and_misnamed_files_are_said(tmp_path):
     pd.DataFrame({"a": [1, 2]}).to_parquet(tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "half.parquet").write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match="half.parquet is a damaged Parquet file: .*Get the file again"):
+    with pytest.raises(UserError, match=r"half.parquet is a damaged Parquet file: .*Get the file again"):
         read_table(tmp_path / "half.parquet")
     (tmp_path / "b.feather").write_bytes(content)
     with pytest.raises(
-        UserError, match="b.feather is not a Feather file: it begins like a Parquet file. Give it the ri"
+        UserError, match=r"b.feather is not a Feather file: it begins like a Parquet file. Give it the ri"
     ):
         read_table(tmp_path / "b.feather")
     (tmp_path / "c.parquet").write_text(GOOD)
     with pytest.raises(
-        UserError, match="c.parquet is not a Parquet file: it begins like other data. Give it the right "
+        UserError, match=r"c.parquet is not a Parquet file: it begins like other data. Give it the right "
     ):
         read_table(tmp_path / "c.parquet")
 

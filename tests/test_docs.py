@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import runpy
 import shlex
 import sys
 import tomllib
@@ -40,14 +41,19 @@ def follow(page: Path, where: Path, monkeypatch) -> None:
             for line in text.splitlines():
                 command, _, remark = line.removeprefix("$ ").partition("  #")
                 expected = int(remark.split()[-1]) if "exits with" in remark else 0
-                monkeypatch.setattr(sys, "argv", shlex.split(command))
+                program, *words = shlex.split(command)
+                if program == "python":
+                    monkeypatch.setattr(sys, "argv", words)
+                    runpy.run_path(str(TOP / words[0]), run_name="__main__")
+                    continue
+                monkeypatch.setattr(sys, "argv", [program, *words])
                 with pytest.raises(SystemExit) as ended:
                     cli.entry()
                 assert (ended.value.code or 0) == expected, line
         elif text.startswith("# file: "):
             name, _, code = text.removeprefix("# file: ").partition("\n")
             (where / name).write_text(code)
-        else:
+        elif language == "python":
             exec(compile(text, page.name, "exec"), names)
 
 

@@ -78,7 +78,7 @@ def _torch_pair(dataset: Any, where: str, inputs: str, target: str) -> tuple[np.
     x = [_input_array(value) for value, _ in rows]
     if len({value.shape for value in x}) > 1:
         raise UserError(f"{where}: its inputs have different shapes, such as {x[0].shape}. Resize them.")
-    return (np.stack(x) if x else np.zeros(0)), np.array([_plain(label) for _, label in rows])
+    return (np.stack(x) if x else np.zeros(0)), np.array([_label_value(label) for _, label in rows])
 
 
 def _input_array(value: Any) -> np.ndarray:
@@ -88,7 +88,7 @@ def _input_array(value: Any) -> np.ndarray:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
-def _plain(label: Any) -> Any:
+def _label_value(label: Any) -> Any:
     return label.item() if isinstance(label, torch.Tensor) else label
 
 
