@@ -1,134 +1,160 @@
-"""One table in all formats, by hand."""
+"""Tables of clients: the recipe of each column, different columns, names, federated scaling, and predictions of raw rows."""
 
 from __future__ import annotations
 
-import csv
-import io
-import shutil
-import subprocess
+import json
+import time
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
+import protofed
+from protofed.data.table.columns import find_columns
+from protofed.data.table.recipe import RARE, Recipe, fit_recipe
 from protofed.errors import UserError
-from protofed.experiment.table import FORMATS, ResultTable, TableCell
-from protofed.measures.intervals import SettingRow, best_row
-from protofed.measures.question import Measurement
-from protofed.studies.comparison import settings_table
-
-TABLE = ResultTable(
-    ["setting", "by head", "cost"],
-    [
-        ["fedproto | pull=0.5", TableCell("94.4 ± 1.2", 0.944, 0.012, bold=True), TableCell("3,600", 3600)],
-        ["my_net & 5 %", TableCell("-"), TableCell("-0.3", -0.3)],
-    ],
-    ["A note with 5 %."],
-)
+from protofed.experiment.calibration import fit_temperature
+from protofed.experiment.config import Config
+from protofed.experiment.members import Members
+from protofed.models.invitation import Invitation, read_invitation, write_invitation
+from protofed.models.join import join
+from test_cli import protofed as command  # noqa: F401
 
 
-def test_text_has_one_line_per_row_and_wraps_nothing():
-    assert TABLE.text().splitlines() == [
-        "setting                 by head   cost",
-        "-------------------  ----------  -----",
-        "fedproto | pull=0.5  94.4 ± 1.2  3,600",
-        "my_net & 5 %                  -   -0.3",
+def rows(count: int, seed: int, classes=("ill", "well"), columns=("age", "sex", "dose")) -> pd.DataFrame:
+    """A table in which the dose says the class; some values are missing."""
+    draw = np.random.RandomState(seed)
+    y = np.arange(count) % len(classes)
+    table = pd.DataFrame(
+        {
+            "age": np.where(draw.rand(count) < 0.1, np.nan, np.round(draw.normal(50, 10, count))),
+            "sex": np.array(["f", "m"])[draw.randint(0, 2, count)],
+            "dose": 3.0 * y + draw.normal(size=count),
+        }
+    )[list(columns)]
+    return table.assign(outcome=np.array(classes)[y])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sites").mkdir()
+    rows(60, 0).to_csv(tmp_path / "sites" / "north.csv", index=False)
+    rows(50, 1, columns=("dose", "sex")).to_parquet(tmp_path / "sites" / "south.parquet")
+    rows(40, 2, classes=("ill", "grave")).to_feather(tmp_path / "sites" / "west.feather")
+    return tmp_path / "sites"
+
+
+def experiment(folder, **data) -> dict:
+    return {"run": {"rounds": 2}, "data": {"name": "table", "root": str(folder), "target": "outcome", **data}}
+
+
+def kinds(frame: pd.DataFrame, categories=()) -> dict:
+    return {name: column.kind for name, column in find_columns(frame, "table", categories).items()}
+
+
+def test_a_recipe_is_what_one_computes_by_hand():
+    frame = pd.DataFrame({"a": [1.0, np.nan, 3.0, 8.0], "b": ["x", "x", "x", "y"], "c": [True, False, True, True]})
+    recipe = fit_recipe(frame, kinds(frame), "t")
+    assert recipe.inputs == ["a", "a missing", "b=x", "b=other", "c"]  # y has fewer than three rows
+    a, b, c = recipe.steps
+    assert (a.fill, a.mean, a.std) == (3.0, 4.0, pytest.approx(np.sqrt(26 / 3)))  # median of 1, 3, 8
+    assert (b.values, c.mean) == (("x",), 0.75)
+    new = pd.DataFrame({"c": [False, True], "b": ["unseen", None], "a": [np.nan, 4.0], "more": [1, 2]})
+    expected = [
+        [(3 - 4) / np.sqrt(26 / 3), 1, 0, 1, -0.75 / np.sqrt(3 / 16)],
+        [0, 0, 0, 0, 0.25 / np.sqrt(3 / 16)],
     ]
+    np.testing.assert_allclose(recipe.transform(new, "new"), expected, rtol=1e-6)
 
 
-def test_markdown():
-    assert TABLE.markdown().splitlines() == [
-        "| setting | by head | cost |",
-        "| --- | --- | --- |",
-        r"| fedproto \| pull=0.5 | **94.4 ± 1.2** | 3,600 |",
-        "| my_net & 5 % | - | -0.3 |",
-    ]
+def test_a_recipe_transforms_as_scikit_learns_transformers_do():
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-
-def test_latex():
-    assert TABLE.latex().splitlines() == [
-        "% A note with 5 %.",
-        r"% Needs \usepackage{booktabs}.",
-        r"\begin{tabular}{lrr}",
-        r"\toprule",
-        r"setting & by head & cost \\",
-        r"\midrule",
-        r"fedproto \textbar{} pull=0.5 & $\mathbf{94.4 \pm 1.2}$ & $3{,}600$ \\",
-        r"my\_net \& 5 \% & - & $-0.3$ \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-
-
-def test_csv_has_numbers_and_half_widths():
-    rows = list(csv.DictReader(io.StringIO(TABLE.csv())))
-    assert rows[0] == {"setting": "fedproto | pull=0.5", "by head": "0.944", "by head ±": "0.012", "cost": "3600"}
-    assert rows[1] == {"setting": "my_net & 5 %", "by head": "", "by head ±": "", "cost": "-0.3"}
-
-
-def test_html_is_escaped():
-    shown = TABLE.html()
-    assert "<td><b>94.4 ± 1.2</b></td>" in shown
-    assert "<td>my_net &amp; 5 %</td>" in shown
-
-
-def test_pandas_has_numbers():
-    pandas = pytest.importorskip("pandas")
-    frame = TABLE.to_pandas()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame["by head"][0] == 0.944
-
-
-def test_without_pandas_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(UserError, match=r"to_pandas\(\) needs pandas, which is not installed. Install it: pip install"):
-        TABLE.to_pandas()
-
-
-def test_an_unknown_format_is_said():
-    with pytest.raises(UserError, match=r'There is no format "latx". Did you mean "latex"\?'):
-        TABLE.render("latx")
-    assert set(FORMATS) == {"text", "latex", "markdown", "csv", "json"}
-
-
-def test_the_best_must_be_better_than_every_other_row_seed_by_seed():
-    rows = [
-        SettingRow("a", {"x": {0: 0.90, 1: 0.80, 2: 0.85}}),
-        SettingRow("b", {"x": {0: 0.88, 1: 0.78, 2: 0.83}}),  # 0.02 below in every seed
-        SettingRow("c", {"x": {0: 0.10, 1: 0.90, 2: 0.50}}),
-    ]
-    assert best_row(rows[:2], "x") is rows[0]  # although the intervals of a and b overlap
-    assert best_row(rows, "x") is None  # c varies too much
-    assert best_row(rows[:1], "x") is None
-    assert best_row([SettingRow("a", {"x": {0: 1.0}}), SettingRow("b", {"x": {0: 0.0}})], "x") is None  # one seed
-    shown = settings_table(rows[:2])
-    assert [row[0].text for row in shown.cells if any(cell.bold for cell in row)] == []  # x is no column of the table
-
-
-def test_a_measurement_prints_shortly():
-    measured = Measurement("About it.", {"client 0": {"auc": 0.5, "examples": 12345}, "mean": {"auc": None}})
-    assert repr(measured) == (
-        "About it.\n            auc  examples\n--------  -----  --------\nclient 0  0.500    12,345\nmean          -         -"
+    train, new = rows(80, 3), rows(30, 4)
+    new.loc[0, "sex"] = "unseen"
+    train.loc[:1, "sex"] = "rare"
+    numbers = make_pipeline(StandardScaler(), SimpleImputer(strategy="median", add_indicator=True))
+    encoder = OneHotEncoder(min_frequency=RARE, handle_unknown="infrequent_if_exist", sparse_output=False)
+    theirs = ColumnTransformer([("n", numbers, ["age", "dose"]), ("c", encoder, ["sex"])]).fit(train)
+    frame = train[["age", "dose", "sex"]]
+    recipe = fit_recipe(frame, kinds(frame), "outcome")
+    assert recipe.inputs == ["age", "age missing", "dose", "sex=f", "sex=m", "sex=other"]
+    np.testing.assert_allclose(
+        recipe.transform(new, "new")[:, [0, 2, 1, 3, 4, 5]], theirs.transform(new), rtol=1e-6, atol=1e-6
     )
-    assert measured.table.csv() == ",auc,examples\nclient 0,0.5,12345\nmean,,"
+
+
+def test_a_recipe_read_from_json_transforms_to_the_same_bits():
+    train, new = rows(80, 3), rows(30, 4)
+    recipe = fit_recipe(train, kinds(train), "outcome")
+    again = Recipe.of_json(json.loads(json.dumps(recipe.json())))
+    assert again == recipe
+    np.testing.assert_array_equal(again.transform(new, "new"), recipe.transform(new, "new"))
+
+
+def test_numbers_that_are_categories_are_the_same_texts_with_and_without_missing_values():
+    whole, with_missing = pd.DataFrame({"a": [1, 2] * 4}), pd.DataFrame({"a": [1, None, 2, 1, 2, 2, 1, 1]})
+    for frame in (whole, with_missing):
+        assert fit_recipe(frame, kinds(frame, ("a",)), "").steps[0].values == ("1", "2")
+
+
+def test_clients_have_names_their_own_columns_and_recipes_of_their_training_rows(folder, tmp_path):
+    result = protofed.run({**experiment(folder), "eval": {"validation": 0.25}}, tmp_path / "run")
+    members = result.state.members
+    assert members.names == ("north", "south", "west")
+    assert members.labels == ("grave", "ill", "well")
+    assert [net.shape for net in members.nets] == [(6,), (4,), (6,)]  # age, missing?, f, m, other, dose
+    frame = pd.read_csv(folder / "north.csv")
+    part = members.parts[0]
+    assert not set(part.train) & {*part.test, *part.validation}
+    assert len(part.train) + len(part.test) + len(part.validation) == 60
+    dose = frame["dose"].iloc[part.train]
+    step = next(step for step in members.recipes[0].steps if step.name == "dose")
+    assert (step.mean, step.std) == (pytest.approx(dose.mean()), pytest.approx(dose.std(ddof=0)))
+    assert [row["name"] for row in result.clients] == ["north", "south", "west"]
+    assert (tmp_path / "run" / "clients.csv").read_text().startswith("client,name,net,classes,train,test,accuracy_head")
+    assert (pd.read_csv(tmp_path / "run" / "clients.csv")["temperature_head"] > 0).all()
+
+
+def test_a_method_that_averages_nets_refuses_different_columns(folder):
+    table = {**experiment(folder), "method": {"name": "fedavg"}}
+    with pytest.raises(UserError, match="fedavg cannot average nets of different shapes: client 0 has mlp for inputs"):
+        protofed.run(table)
+
+
+def test_the_run_folder_predicts_raw_rows_without_the_tables(folder, tmp_path, command):  # noqa: F811
+    result = protofed.run({**experiment(folder), "eval": {"validation": 0.2}}, tmp_path / "run")
+    new = rows(9, 7, columns=("sex", "dose")).drop(columns="outcome")
+    expected = result.predict(new, "south", "prototype")
+    probabilities = result.predictor("south").probabilities(result.predict(new, "south"))
+    for file in folder.iterdir():
+        file.unlink()
+    new.to_csv(tmp_path / "new.csv", index=False)
+    again = protofed.Result.load(tmp_path / "run").predict(new, "south", "prototype")
+    np.testing.assert_array_equal(again, expected)
+    words = ("predict", "run", "--client", "south", "--input", "new.csv", "--out", "answers.csv")
+    assert command(*words)[0] == 0
+    answers = pd.read_csv(tmp_path / "answers.csv")
+    assert list(answers)[:6] == [
+        "label",
+        "probability_grave",
+        "probability_ill",
+        "probability_well",
+        "nearest_prototype",
+        "distance",
+    ]
+    np.testing.assert_allclose(answers.filter(like="probability_"), probabilities, atol=1e-9)
+    np.testing.assert_allclose(answers.filter(like="probability_").sum(axis=1), 1, atol=1e-8)
+    assert (answers["nearest_prototype"] == expected["label"]).all()
+    np.testing.assert_allclose(answers["distance"], expected["distance"], atol=1e-6)
+    assert (answers["label"] == result.predict(new, "south")["label"]).all()
 
 
 @pytest.mark.slow
-<<<<<<<< HEAD:tests/test_tables.py
-def test_latex_compiles(tmp_path):
-    if not shutil.which("pdflatex"):
-        pytest.skip("pdflatex is not installed (Debian: texlive-latex-base, texlive-latex-recommended)")
-    greek = ResultTable(["λ² → ∞", "√x × ±"], [["a~b^c\\d <e> {f} #g $h", TableCell("1.5 ± 0.1 *", 1.5)]])
-    body = f"{TABLE.latex()}\n\n{greek.latex()}"
-    text = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{body}\end{{document}}"
-    (tmp_path / "t.tex").write_text(text.replace(r"\begin{document}%", "\\begin{document}\n%"), encoding="utf-8")
-    made = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stdout[-2000:]
-    assert (tmp_path / "t.pdf").exists()
-========
 def test_exported_files_carry_the_recipe_and_the_class_names(folder, tmp_path, command):  # noqa: F811
     onnx = pytest.importorskip("onnx")
     result = protofed.run(experiment(folder), tmp_path / "run")
@@ -195,7 +221,7 @@ def test_federated_scaling_uses_the_training_rows_of_all_clients_and_gives_equal
 def test_a_newcomer_of_a_run_with_federated_scaling_scales_alike(folder, tmp_path):
     result = protofed.run(experiment(folder, scaling="federated"))
     write_invitation(Invitation.of(result), tmp_path / "i.safetensors")
-    joined = join_run(read_invitation(tmp_path / "i.safetensors"), rows(40, 9, columns=("dose", "sex")), epochs=1)
+    joined = join(read_invitation(tmp_path / "i.safetensors"), rows(40, 9, columns=("dose", "sex")), epochs=1)
     steps = {step.name: step for step in result.state.members.recipes[1].steps}
     for step in joined.model.recipe.steps:
         assert (step.mean, step.std, step.values) == (
@@ -211,7 +237,9 @@ def test_scaling_by_constants(folder):
     assert [(step.mean, step.std) for step in members.recipes[1].steps if step.name == "dose"] == [(1.0, 2.0)]
     config = Config.of(experiment(folder, scaling=constants))
     assert Config.of(config.table()) == config
-    with pytest.raises(UserError, match=r'data.scaling: it has no mean and deviation for the column "age". Give age = '):
+    with pytest.raises(
+        UserError, match=r'data.scaling: it has no mean and deviation for the column "age". Give age = '
+    ):
         Members.of(Config.of(experiment(folder, scaling={"dose": [1, 2]})))
 
 
@@ -233,7 +261,7 @@ def test_dataframes_from_python(tmp_path):
     new = rows(9, 7)
     again = protofed.Result.load(tmp_path / "run")
     np.testing.assert_array_equal(again.predict(new, "south"), result.predict(new, "south"))
-    joined = join_run(result, rows(40, 5, columns=("age", "dose")), epochs=1)
+    joined = join(result, rows(40, 5, columns=("age", "dose")), epochs=1)
     assert joined.model.recipe.inputs == ["age", "age missing", "dose"]
     tests = [rows(10, 3), rows(10, 4, columns=("dose", "sex"))]
     given = protofed.Federation(frames, tests, target="outcome").members(Config.load())
@@ -282,4 +310,3 @@ def test_ten_thousand_rows_of_thirty_columns_for_twenty_clients_load_quickly(tmp
     members = Members.of(Config.of({"data": {"name": "table", "root": str(tmp_path), "target": "y"}}))
     assert time.process_time() - began < 3
     assert sum(map(len, (*members.train, *members.test))) == 20_000
->>>>>>>> 746dd7c (Docs: tables, from CSV files of four hospitals to answers, and a fifth that joins from the prototypes file):tests/test_client_tables.py

@@ -219,7 +219,7 @@ def texts_of(values: Any) -> np.ndarray:
     """A column as texts [n]; a whole number is written without a point. Missing values are texts, too."""
     codes, different = require_pandas().factorize(np.asarray(values))
     texts = [*map(_text, different.tolist()), "missing"]  # the code of a missing value is -1
-    return np.array(texts, dtype=object)[codes]
+    return np.asarray(np.array(texts, dtype=object)[codes])
 
 
 def _text(value: Any) -> str:
