@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +22,18 @@ def _one_thread_and_no_global_draws(request):
     assert torch.equal(before, torch.get_rng_state()), "something drew from torch's global generator"
     if "hypothesis" not in request.keywords and not hasattr(request.function, "hypothesis"):
         assert np.array_equal(also[1], np.random.get_state()[1]), "something drew from numpy's global generator"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_list_of_known_code(tmp_path_factory):
+    """The list of the code that was run is not the user's."""
+    before = os.environ.get("XDG_CONFIG_HOME")
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+    yield
+    if before is None:
+        del os.environ["XDG_CONFIG_HOME"]
+    else:
+        os.environ["XDG_CONFIG_HOME"] = before
 
 
 @pytest.fixture(scope="session")

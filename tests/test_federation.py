@@ -279,10 +279,11 @@ def test_a_sample_is_of_the_federations_clients():
         protofed.Federation([table(12)] * 3).run({"run": {"sample": 10}})
 
 
-@pytest.mark.parametrize("section", ["partition", "net"])
-def test_given_is_not_a_name_for_an_experiment_file(section):
-    with pytest.raises(UserError, match=f'{section}.name: there is no "given"'):
-        Config.of({section: {"name": "given"}})
+def test_given_is_not_a_name_for_an_experiment_file():
+    with pytest.raises(UserError, match=r'partition\.name: there is no "given"'):
+        Config.of({"partition": {"name": "given"}})
+    with pytest.raises(UserError, match="nets that were given in Python"):
+        protofed.run({"net": {"name": "given"}})
     with pytest.raises(UserError, match="data that were given in Python"):
         protofed.run({"data": {"name": "given"}})
 

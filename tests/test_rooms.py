@@ -12,6 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "protofed"
 VOCABULARY = (
     "errors",
+    "plugins",
     "draws",
     "params",
     "prototypes",
@@ -21,6 +22,7 @@ VOCABULARY = (
     "messages",
     "core",
     "optimiser",
+    "contract",
     "training",
 )
 """The modules at the root, in the order in which they may import each other."""
@@ -29,7 +31,7 @@ LAYERS = (
     ("data", "nets", "methods"),
     ("engines", "trust"),
     ("experiment",),
-    ("measures", "models"),
+    ("measures", "models", "testing"),
     ("pictures",),
     ("report",),
     ("studies",),

@@ -38,7 +38,7 @@ def test_tensorboard_has_the_numbers_of_the_rounds(tmp_path):
 
 
 def test_what_is_not_finite_is_no_point_as_in_the_rounds(tmp_path):
-    board = TensorBoard(tmp_path / "tensorboard")
+    board = TensorBoard(tmp_path)
     board.started(None, None, (), ())
     board.round({"round": 1, "loss": {"pull": math.nan}, "up_params": 3})
     board.closed()

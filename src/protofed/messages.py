@@ -29,6 +29,7 @@ __all__ = [
     "share_equal_messages",
     "to_bytes",
     "unflatten",
+    "wrong_leaf",
 ]
 
 Nothing = tuple[()]
@@ -109,6 +110,17 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor | Prototyp
         )
     for key, part in parts.items():
         yield from leaves(part, _joined(prefix, str(key)))
+
+
+def wrong_leaf(tree: Any, prefix: str = "") -> tuple[str, Any] | None:
+    """The name and value of the first part of a tree that cannot be part of a message; None if there is none."""
+    if isinstance(tree, Tensor | Prototypes) or (isinstance(tree, tuple) and not tree):
+        return None
+    if not isinstance(tree, dict) and not hasattr(tree, "_asdict"):
+        return prefix, tree
+    parts = tree if isinstance(tree, dict) else tree._asdict()
+    found = (wrong_leaf(part, _joined(prefix, str(key))) for key, part in parts.items())
+    return next(filter(None, found), None)
 
 
 def flatten(tree: Any) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from protofed import draws
+from protofed.contract import require_loss
 from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
 from protofed.errors import UserError
 from protofed.examples import augmenter
@@ -118,7 +119,7 @@ def train_client(
                     trainable = {name: outcome.params[name].detach().requires_grad_() for name in names}
                     key = draws.derive(site.seed, purpose, "dropout", *step)
                     with draws.DerivedDropout(torch.tensor(key)):
-                        loss = method.loss(net, outcome.params | trainable, batch, down, kept)
+                        loss = require_loss(method, method.loss(net, outcome.params | trainable, batch, down, kept))
                     grads = torch.autograd.grad(
                         loss.total, list(trainable.values()), allow_unused=True, materialize_grads=True
                     )

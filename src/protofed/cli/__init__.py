@@ -12,7 +12,8 @@ from typing import Annotated, Optional
 import typer
 
 from protofed import __version__
-from protofed.cli.arguments import AsJson, ExperimentFile, Sets, option
+from protofed.cli.arguments import AsJson, ExperimentFile, Sets, TrustCode, option
+from protofed.cli.check import check_command
 from protofed.cli.compare import compare_command, runs_command
 from protofed.cli.data import data_app
 from protofed.cli.draw import draw_command
@@ -26,6 +27,7 @@ from protofed.cli.reproduce import reproduce_command
 from protofed.cli.stopping import advice_if_stopped, system_message
 from protofed.cli.sweep import sweep_command
 from protofed.errors import UserError, is_out_of_memory
+from protofed.plugins import label
 
 app = typer.Typer(
     name="protofed",
@@ -56,11 +58,13 @@ def main(
 def list_(
     kind: Annotated[
         Optional[str],
-        typer.Argument(help="methods, datasets, partitions, nets or recipes. Without one: all of them."),
+        typer.Argument(
+            help="methods, datasets, partitions, nets, measures, watchers or recipes. Without one: all of them."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the methods, datasets (and which are there), partitions, nets and recipes, with their options."""
+    """Show the methods, datasets (and which are there), partitions, nets, measures, watchers and recipes."""
     from protofed.cli.listing import KINDS, NOTES, entry_lines, list_entries
     from protofed.errors import did_you_mean
 
@@ -96,6 +100,7 @@ def run(
     ] = False,
     quiet: Annotated[bool, option("--quiet", help="Print only errors.")] = False,
     watch: Annotated[bool, option("--watch", help="Show the run in the browser while it goes on.")] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Run an experiment and write a run folder."""
     from rich.console import Console
@@ -118,7 +123,7 @@ def run(
         config = Config.load(Folder.existing(folder).path / "config.toml", sets or ())
     else:
         config = Config.load(file, sets or ())
-        folder = out or _new_run_folder(f"{config.method_name}-{config.data.name}")
+        folder = out or _new_run_folder(f"{label(config.method_name)}-{label(config.data.name)}")
 
     def advice() -> str:
         started = (folder / "config.toml").exists()
@@ -166,6 +171,7 @@ def init(
 app.command("compare")(compare_command)
 app.command("runs")(runs_command)
 app.add_typer(data_app, name="data")
+app.command("check")(check_command)
 app.command("predict")(predict_command)
 app.command("export")(export_command)
 app.command("join")(join_command)

@@ -28,6 +28,26 @@ Sets = Annotated[
     ),
 ]
 Root = Annotated[str, option("--root", help="Folder of the data files. Default: $PROTOFED_DATA.")]
+
+
+def _trust(context: typer.Context, value: bool) -> bool:
+    """Trust the code that run folders name until the command has ended."""
+    from protofed.trust.known_code import trusting
+
+    if value:
+        context.with_resource(trusting())
+    return value
+
+
+TrustCode = Annotated[
+    bool,
+    option(
+        "--trust-code",
+        callback=_trust,
+        help="Run the code that the run folder names (such as ./mine.py), although you have not run it before or it "
+        "has changed since.",
+    ),
+]
 AsJson = Annotated[bool, option("--json", help="Print JSON.")]
 Format = Annotated[
     str,

@@ -10,7 +10,7 @@ import typer
 
 from protofed.cli.arguments import AsJson, ExperimentFile, Root, Sets, option
 from protofed.cli.hints import SetsKeys
-from protofed.errors import UserError, did_you_mean
+from protofed.plugins import label
 
 data_app = typer.Typer(no_args_is_help=True, help="Look at datasets and at their partition among clients.")
 
@@ -49,9 +49,7 @@ def info(
         overview = table_overview(frames, options)
         print(json.dumps(overview, indent=2) if as_json else overview_text(str(path), overview))
         return
-    if name not in SOURCES:
-        raise UserError(f'There is no dataset "{name}". {did_you_mean(name, SOURCES)}')
-    dataset = SOURCES[name](root)
+    dataset = SOURCES.find(name, "dataset")[1](root)
     print(json.dumps(summarise(dataset), indent=2) if as_json else summary_text(dataset))
 
 
@@ -76,7 +74,7 @@ def show(
     config = Config.load(file, sets or ())
     members = Members.of(config)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_holdings(members, f"{members.title}, {config.partition_name}", out)
+    write_holdings(members, f"{members.title}, {label(config.partition_name)}", out)
     about = size_statistics([len(train) for train in members.train])
     print(
         f"{about['clients']:,} clients with {about['smallest']:,} to {about['largest']:,} training examples, "

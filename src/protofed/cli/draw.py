@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from protofed.cli.arguments import option
+from protofed.cli.arguments import TrustCode, option
 from protofed.errors import UserError
 
 
@@ -58,6 +58,7 @@ def draw_command(
             "miou_objects, miou_head, ...; for several, repeat --by or use commas. Default: head, prototype.",
         ),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Draw runs as a picture with the width of a printed column, for papers: fonts are embedded as TrueType.
 

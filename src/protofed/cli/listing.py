@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from importlib.metadata import EntryPoint
 from itertools import takewhile
 from typing import Any
 
+from protofed.data.dataset import Source
 from protofed.data.partitions import PARTITIONS
 from protofed.data.sources import SOURCES
+from protofed.errors import UserError
 from protofed.experiment.options import option_descriptions, toml_value
 from protofed.experiment.recipes import recipe_files
+from protofed.experiment.trackers import WATCHERS
+from protofed.measures.on_demand import MEASURES
 from protofed.methods import METHODS
 from protofed.nets import NETS
+from protofed.plugins import Registry, installed
 
-KINDS = ("methods", "datasets", "partitions", "nets", "recipes")
+_REGISTRIES: dict[str, Registry[Any]] = {
+    "methods": METHODS,
+    "datasets": SOURCES,
+    "partitions": PARTITIONS,
+    "nets": NETS,
+    "measures": MEASURES,
+    "watchers": WATCHERS,
+}
+KINDS = (*_REGISTRIES, "recipes")
 NOTES = {
     "datasets": "In parentheses: training / test examples, or all examples if there is no test set. "
     "In brackets: whether the data are there. docs/data.md describes the files.",
@@ -25,21 +39,36 @@ def list_entries(kind: str) -> list[dict[str, Any]]:
     """Entries with a name, a one-line description, options with their defaults, and what the options mean."""
     if kind == "recipes":
         return recipes()
-    if kind == "datasets":
-        return [
-            {"name": name, "about": source.about, "options": {}, "meanings": {}, "state": source.state()}
-            for name, source in SOURCES.items()
-        ]
-    registries: dict[str, dict[str, Any]] = {"methods": METHODS, "partitions": PARTITIONS, "nets": NETS}
-    return [
-        {
-            "name": name,
-            "about": first_line(entry),
-            "options": {field.name: field.default for field in fields(entry)},
-            "meanings": option_descriptions(entry),
-        }
-        for name, entry in registries[kind].items()
-    ]
+    registry = _REGISTRIES[kind]
+    ours = [_list_entry(name, entry) for name, entry in registry.items()]
+    return ours + [_installed_entry(registry, name, entry) for name, entry in sorted(installed(registry.group).items())]
+
+
+def _list_entry(name: str, entry: Any, package: str = "") -> dict[str, Any]:
+    """An entry of a registry; `package`: the installed package that it comes from."""
+    start = f"[{package}] " if package else ""
+    if isinstance(entry, Source):
+        state = {} if package else {"state": entry.state()}
+        return {"name": name, "about": f"{start}{entry.about}", "options": {}, "meanings": {}, **state}
+    is_section = is_dataclass(entry)
+    return {
+        "name": name,
+        "about": f"{start}{first_line(entry)}",
+        "options": {field.name: field.default for field in fields(entry)} if is_section else {},
+        "meanings": option_descriptions(entry) if isinstance(entry, type) and is_section else {},
+    }
+
+
+def _installed_entry(registry: Registry[Any], name: str, point: EntryPoint) -> dict[str, Any]:
+    """An entry point of an installed package, with the name of the package."""
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+    problem: object = "protofed has an entry of this name."
+    if name not in registry:
+        try:
+            return _list_entry(name, registry.find(name)[1], package)
+        except UserError as refused:
+            problem = refused
+    return {"name": name, "about": f"[{package}] It cannot be used: {problem}", "options": {}, "meanings": {}}
 
 
 def entry_lines(entry: dict[str, Any], width: int, explained: bool) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Optional
 
-from protofed.cli.arguments import AsJson, Format, RunFolder, chosen_format, option
+from protofed.cli.arguments import AsJson, Format, RunFolder, TrustCode, chosen_format, option
 
 _MAX_COLUMNS = 24
 """Tables with more columns are not printed on a terminal."""
@@ -20,7 +20,8 @@ def measure_command(
             "--what",
             metavar="NAME",
             help="bounds, classification, confusion, cost, discrepancy, drift, entropy, fairness, gradients, "
-            "margins, model_margins, objective, scatter or similarity. For several, repeat --what or use commas. "
+            "margins, model_margins, objective, scatter or similarity, or your own (./mine.py:name). For several, "
+            "repeat --what or use commas. "
             "Default: fairness, classification, cost.",
         ),
     ] = None,
@@ -50,6 +51,7 @@ def measure_command(
     ] = None,
     format: Format = "text",
     as_json: AsJson = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Measure a finished run. docs/measures.md defines every measure.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from protofed.cli.arguments import AsJson, RunFolder, option
+from protofed.cli.arguments import AsJson, RunFolder, TrustCode, option
 from protofed.errors import UserError
 
 
@@ -41,6 +41,7 @@ def predict_command(
         Optional[Path],
         option("--draw", help="For a net that labels pixels: folder for a mask and an overlay (.png) of each image."),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Predict with a model of a finished run.
 
@@ -98,6 +99,7 @@ def export_command(
             help="Instead of a client's model, write what a new client needs to join: what the server would send it.",
         ),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write a client's trained model for other software: a safetensors state dict, or ONNX.
 
@@ -165,6 +167,7 @@ def join_command(
     ] = None,
     out: Annotated[Optional[Path], option("--out", help="File to write its model to, .safetensors or .onnx.")] = None,
     as_json: AsJson = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Let a new client join a finished run: it receives the prototypes of its classes and fine-tunes its model.
 

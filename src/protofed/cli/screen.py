@@ -17,6 +17,7 @@ from protofed.cli.printing import say
 from protofed.experiment.divergence import pull_warning
 from protofed.experiment.watchers import Watcher
 from protofed.experiment.wording import duration, percent, quantity
+from protofed.plugins import label
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,9 +77,10 @@ class Screen(Watcher):
         reason = f" ({config.engine.reason})" if config.engine.reason else ""
         say(
             self.console,
-            f"{config.method_name} on {members.title}: {quantity(len(members), 'client')}, "
+            f"{label(config.method_name)} on {members.title}: {quantity(len(members), 'client')}, "
             f"{sample if isinstance(sample, int) else f'{100 * sample:g} %'} of them per round; "
-            f"partition {config.partition_name}, {size_range} training examples per client, {sum(sizes):,} in total; "
+            f"partition {label(config.partition_name)}, {size_range} training examples per client, "
+            f"{sum(sizes):,} in total; "
             f"net {nets}; engine {config.engine.name}{reason}",
         )
         for note in notes:

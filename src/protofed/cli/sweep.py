@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
-from protofed.cli.arguments import AsJson, ExperimentFile, Format, Sets, chosen_format, option
+from protofed.cli.arguments import AsJson, ExperimentFile, Format, Sets, TrustCode, chosen_format, option
 from protofed.cli.stopping import advice_if_stopped, same_command_continues
 from protofed.errors import UserError
 
@@ -34,6 +34,7 @@ def sweep_command(
     out: Annotated[Optional[Path], option("--out", help="Folder for the runs of the sweep.")] = None,
     format: Format = "text",
     as_json: AsJson = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Run several settings with several seeds, some runs at a time, and compare the settings.
 

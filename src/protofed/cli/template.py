@@ -15,7 +15,7 @@ from protofed.nets import NETS
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
 
-_REGISTRIES: dict[str, dict[str, Any]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
+_CHOICES: dict[str, dict[str, Any]] = {"partition": PARTITIONS, "net": NETS, "method": METHODS}
 """Sections with a `name` that decides which other keys they have."""
 
 
@@ -32,13 +32,14 @@ def template(config: Config, file: str) -> str:
         if section in SECTIONS:
             kind, keys = SECTIONS[section], list(table)
         else:
-            registry = _REGISTRIES[section]
-            kind, keys = registry[table["name"]], [key for key in table if key != "name"]
+            registry = _CHOICES[section]
+            kind = type({"partition": config.partition, "net": config.nets[0].design, "method": config.method}[section])
+            keys = [key for key in table if key != "name"]
             lines += _comment(first_line(kind))
             lines += _comment(f"One of {', '.join(sorted(registry))}; `protofed list {section}s` describes them.")
             lines.append(f"name = {toml_value(table['name'])}")
         for key in keys:
-            lines += _comment(option_descriptions(kind)[key])
+            lines += _comment(option_descriptions(kind).get(key, ""))
             lines.append(f"{key} = {toml_value(table[key])}")
     return "\n".join(lines) + "\n"
 

@@ -109,12 +109,14 @@ class Source:
     """An entry of the registry `sources.SOURCES`: calling it loads the dataset, as in `SOURCES["mnist"](root)`.
 
     `about` is one line for `protofed list`. `read` gets the data folder and returns the dataset. `files` are the names
-    of the files that it reads there; (): none; None: data.root names the user's own files.
+    of the files that it reads there; (): none; None: data.root names the user's own files. `made_from`: the function
+    outside the package that it calls.
     """
 
     about: str
     read: Callable[[Path], Dataset]
     files: tuple[str, ...] | None = ()
+    made_from: Any = None
 
     def __call__(self, root: str) -> Dataset:
         """Load the dataset from the folder `root`; "": from the default data folder."""

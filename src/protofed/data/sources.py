@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,9 @@ from protofed.data import generated, images, leaf, masks, tables, voc
 from protofed.data.dataset import Dataset, Source
 from protofed.data.partitions.base import stratified_share
 from protofed.draws import random_state
+from protofed.errors import UserError
 from protofed.examples import Examples
+from protofed.plugins import Registry, label
 
 
 def _digits(folder: Path) -> Dataset:
@@ -34,7 +38,31 @@ def _subset(file: images.ImageFile) -> partial[Dataset]:
     return partial(images.subset_or_complete, file)
 
 
-SOURCES: dict[str, Source] = {
+def data_source(found: Any, name: str) -> Source:
+    """The source of a dataset that was found by a name outside the package: a `Source`, or a function that loads it."""
+    if isinstance(found, Source):
+        return found
+    if not callable(found) or isinstance(found, type):
+        kind = "class" if isinstance(found, type) else type(found).__name__
+        raise UserError(
+            f'"{name}" is a {kind}; must be a function of the data folder that returns a Dataset or a dict of arrays.'
+        )
+
+    def read(folder: Path) -> Dataset:
+        loaded = found(folder) if inspect.signature(found).parameters else found()
+        if isinstance(loaded, Dataset):
+            return loaded
+        if not isinstance(loaded, dict):
+            raise UserError(
+                f"{label(name)} returned a {type(loaded).__name__}; must be a Dataset, or a dict of arrays: x and y, "
+                "and optionally mask, x_test, y_test, classes, client (docs/own-data.md)."
+            )
+        return tables.dataset_of_arrays({key: np.asarray(value) for key, value in loaded.items()}, label(name))
+
+    return Source((inspect.getdoc(found) or "").partition("\n")[0], read, made_from=found)
+
+
+_KNOWN: dict[str, Source] = {
     "cifar10": Source(
         "32x32x3 photographs of 10 classes (10,000 / 2,000 of 50,000 / 10,000).",
         _subset(images.CIFAR10),
@@ -137,3 +165,4 @@ SOURCES: dict[str, Source] = {
         files=None,
     ),
 }
+SOURCES = Registry("datasets", data_source, _KNOWN)

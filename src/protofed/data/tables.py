@@ -67,7 +67,12 @@ def npz(path: Path) -> Dataset:
     """
     if not path.exists():
         raise UserError(f"data.root: there is no {path}; must be your .npz file, or a folder with x.npy and y.npy.")
-    arrays = memory_mapped(path) if path.is_dir() else read_npz(path)
+    return dataset_of_arrays(memory_mapped(path) if path.is_dir() else read_npz(path), str(path), "npz")
+
+
+def dataset_of_arrays(arrays: dict[str, np.ndarray], path: str, name: str = "") -> Dataset:
+    """The dataset of arrays with the names that `npz` describes. `path` is for messages, `name` by default as well."""
+    name = name or path
     has_test, has_clients = bool({"x_test", "y_test"} & arrays.keys()), "client" in arrays
     has_masks, has_labels = "mask" in arrays, "y" in arrays
     endings = ("", "_test") if has_test else ("",)
@@ -95,26 +100,26 @@ def npz(path: Path) -> Dataset:
     constants: dict[str, Any] = {"scale": 255.0} if arrays["x"].dtype == np.uint8 else {}
     parts = []
     for end, y in zip(endings, ys, strict=True):
-        numbers = class_numbers(labels, y, str(path))
-        check_arrays(str(path), arrays[f"x{end}"], numbers, arrays["x"].shape[1:], len(labels))
+        numbers = class_numbers(labels, y, path)
+        check_arrays(path, arrays[f"x{end}"], numbers, arrays["x"].shape[1:], len(labels))
         part = Examples.of(arrays[f"x{end}"], numbers, **constants)
-        parts.append(with_masks(part, arrays[f"mask{end}"], str(path)) if has_masks else part)
+        parts.append(with_masks(part, arrays[f"mask{end}"], path) if has_masks else part)
     if has_test and has_clients:
         groups = np.unique(np.concatenate([arrays["client"], arrays["client_test"]]))
         train, test = (np.searchsorted(groups, arrays[key]) for key in ("client", "client_test"))
-        data = Dataset("npz", parts[0], parts[1], labels, tuple(map(str, groups)), train, test)
+        data = Dataset(name, parts[0], parts[1], labels, tuple(map(str, groups)), train, test)
     elif has_test:
-        data = Dataset("npz", parts[0], parts[1], labels)
+        data = Dataset(name, parts[0], parts[1], labels)
     else:
         groups, group = np.unique(arrays.get("client", np.zeros(len(parts[0]), np.int64)), return_inverse=True)
         names = tuple(map(str, groups)) if has_clients else ()
         mask = {"mask": arrays["mask"]} if has_masks else {}
         x, y = parts[0].x.numpy(), parts[0].y.numpy()
-        data = split_off_test_set("npz", x, y, group, names, labels, constants | mask, "")
+        data = split_off_test_set(name, x, y, group, names, labels, constants | mask, "")
     if not has_masks:
         return data
     masks = [arrays[f"mask{end}"] for end in endings]
-    return replace(data, labels=mask_classes(masks, classes, str(path)), image_labels=labels)
+    return replace(data, labels=mask_classes(masks, classes, path), image_labels=labels)
 
 
 def no_dataset(path: Path) -> Dataset:

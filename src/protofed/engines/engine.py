@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from protofed.core import Client, Upload
+    from protofed.core import AnyMethod, Client, Upload
     from protofed.engines.scoring import Counts, Hits
     from protofed.examples import Examples
 
@@ -103,6 +103,9 @@ class Engine(Protocol):
 
 class GroupEngine(Engine, Protocol):
     """An engine whose work can be given out in groups of clients, as `Pool` does."""
+
+    @property
+    def method(self) -> AnyMethod: ...
 
     def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
         """Which clients are trained together. Results depend on it, so it must not depend on the number of workers."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from protofed.contract import checked
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split, ignore_progress
 from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
@@ -32,7 +33,9 @@ class Loop:
     def client(self, number: int, round: int) -> tuple[Client, Any]:
         """A client and what it keeps. A client that has not joined yet joins now."""
         if number not in self.kept:
-            self.kept[number] = self.method.join(self.clients.client(self.seed, 0, number))
+            self.kept[number] = checked(
+                self.method, "join", self.method.join(self.clients.client(self.seed, 0, number))
+            )
         return self.clients.client(self.seed, round, number), self.kept[number]
 
     def state(self) -> dict[int, Any]:
@@ -75,9 +78,10 @@ class Loop:
 
     def finish(self, number: int, trained: Trained[Any, Any], outcome: Outcome, plan: RoundPlan) -> Report:
         """Store what a client keeps, and report what it uploads and how its training went."""
-        kept = self.kept[number] = self.method.keep(trained)
+        kept = self.kept[number] = checked(self.method, "keep", self.method.keep(trained))
         work = self.epochs(number, plan) / max(1, self.training.epochs)
-        upload = Upload(number, trained.num_examples, outcome.steps, work, self.method.upload(trained))
+        message = checked(self.method, "upload", self.method.upload(trained))
+        upload = Upload(number, trained.num_examples, outcome.steps, work, message)
         terms = {name: float(value) for name, value in outcome.terms.items()}
         hits = self.hits(trained, trained.params, trained.down, kept) if number in plan.examined else {}
         return Report(upload, terms, outcome.examples_seen, hits)

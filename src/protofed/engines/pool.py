@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from safetensors.torch import load
 
+from protofed.contract import explained_error
 from protofed.core import Upload
 from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split, ignore_progress
 from protofed.engines.threads import ends_with
@@ -228,7 +229,10 @@ def _serve(
             _send(connection, *_work(engine, types, job, tensors))
         except UserError as problem:
             _send(connection, {"problem": str(problem), "user": True}, {})
-        except Exception:  # the parent shows it
+        except Exception as problem:  # the parent shows it
+            if explained := explained_error(problem, engine.method):
+                _send(connection, {"problem": str(explained), "user": True}, {})
+                continue
             _send(connection, {"problem": f"in a worker process:\n{traceback.format_exc()}", "user": False}, {})
 
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map, tree_unflatten
 
 from protofed import draws
 from protofed.batch import Batch, labels_and_weights
+from protofed.contract import require_loss
 from protofed.engines.layout import ClientsAsChannels, clients_last
 from protofed.engines.trees import StackedTrees, tree_shapes
 from protofed.examples import augmenter
@@ -81,18 +82,15 @@ def train_together(
 def _mapped_step(
     method: AnyMethod, net: Net, phase: Phase, training: TrainSection, downs: StackedTrees, kepts: StackedTrees
 ) -> Step:
-    """One step of one client, mapped over clients.
-
-    It returns the new parameters, the new state of the optimiser, and (terms of the loss, observed tensors).
-    """
+    """One step of one client, mapped over clients: new parameters, new state of the optimiser, (terms, observed)."""
 
     def step(
         trainable: Params, state: Any, frozen: Params, batch: Batch, key: Tensor, down: Any, kept: Any, lr: Tensor
     ) -> Any:
         def total_loss(trainable: Params) -> tuple[Tensor, Any]:
             with draws.DerivedDropout(key), ClientsAsChannels():
-                down_tree, kept_tree = tree_unflatten(down, downs.spec), tree_unflatten(kept, kepts.spec)
-                loss = method.loss(net, frozen | trainable, batch, down_tree, kept_tree)
+                trees = tree_unflatten(down, downs.spec), tree_unflatten(kept, kepts.spec)
+                loss = require_loss(method, method.loss(net, frozen | trainable, batch, *trees))
             return loss.total, (loss.terms, loss.observed)
 
         grads, report = grad(total_loss, has_aux=True)(trainable)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from protofed.contract import checked, is_ours
 from protofed.engines.engine import ORDINARY, Clients, Report, RoundPlan
 from protofed.engines.loop import Loop
+from protofed.engines.loss_check import check_loss
 from protofed.engines.replay import PATIENCE, Replayed
 from protofed.engines.stack_training import Step, Trainee, train_together
 from protofed.engines.trees import tree_shapes
@@ -33,6 +35,8 @@ class Stacked(Loop):
         super().__init__(clients, method, training, seed)
         self.steps: dict[Any, Step] = {}
         self.patience = patience
+        self.tried: set[int] = set()
+        """The nets on which the loss of another author was tried."""
 
     def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
         """Clients with the same net, and equal shapes of what they receive and keep, dealt evenly into stacks."""
@@ -62,7 +66,12 @@ class Stacked(Loop):
         for client, start in zip(clients, starts, strict=True):
             client.net.check(start)
         different = {id(down): down for down in downs.values()}
-        prepared = {key: self.method.prepare(down) for key, down in different.items()}
+        prepared = {key: checked(self.method, "prepare", self.method.prepare(down)) for key, down in different.items()}
+        for client, kept, start, down in zip(clients, kepts, starts, downs.values(), strict=True):
+            if is_ours(self.method) or id(client.net) in self.tried:
+                continue
+            if check_loss(self.method, client, start, prepared[id(down)], kept):
+                self.tried.add(id(client.net))
         trainees = [
             Trainee(client, start, prepared[id(down)], kept, self.method.phases(self.epochs(number, plan)))
             for client, start, kept, (number, down) in zip(clients, starts, kepts, downs.items(), strict=True)

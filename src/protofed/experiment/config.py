@@ -18,7 +18,16 @@ from protofed.data.partitions import PARTITIONS
 from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
-from protofed.experiment.options import check, check_name, options, toml_or_text, toml_value
+from protofed.experiment.choices import DEFAULT_NAMES, GIVEN, choose_nets, choose_part, find_entry
+from protofed.experiment.options import check, options, toml_or_text, toml_value
+from protofed.experiment.own_code import (
+    names_outside,
+    remember_code,
+    require_known_code,
+    with_absolute_paths,
+    with_names_of,
+    without_folders,
+)
 from protofed.experiment.recipes import recipe_files
 from protofed.experiment.sections import (
     SECTIONS,
@@ -26,24 +35,19 @@ from protofed.experiment.sections import (
     DataSection,
     EngineSection,
     EvalSection,
-    GivenInPython,
     NetChoice,
-    NetKeys,
     RunSection,
     SystemSection,
     table_problems,
 )
 from protofed.experiment.stored import MAY_CHANGE
+from protofed.experiment.trackers import WATCHERS
 from protofed.methods import METHODS
-from protofed.nets import NETS
+from protofed.plugins import name_without_folder
 from protofed.training import TrainSection
 
 _RETIRED = {"engine": {"compile": False}}
 """Keys that no longer exist, with the value that had no effect: files of earlier versions with it can be read."""
-_DEFAULT = {"partition": "nway", "net": "mlp", "method": "fedproto"}
-"""The `name` of these sections if the experiment has none."""
-GIVEN = "given"
-"""The name of data, partitions and nets that come from Python, in a `protofed.Federation`."""
 
 DEFAULTS = 1
 """The version of all default values. It enters the hash of an experiment: raise it when a default, or what a value
@@ -70,7 +74,7 @@ class Config:
     def of(cls, table: Mapping[str, Any]) -> Config:
         """Check a table of sections. All problems are reported at once."""
         problems: list[str] = []
-        names = (*SECTIONS, *_DEFAULT)
+        names = (*SECTIONS, *DEFAULT_NAMES)
         for name, value in table.items():
             if name == "compare":
                 problems.append("[[compare]]: these are the settings of a sweep. Run the file with `protofed sweep`.")
@@ -83,12 +87,12 @@ class Config:
         sections: dict[str, Any] = {
             name: check(name, kind, tables.get(name, {}), problems) for name, kind in SECTIONS.items()
         }
-        from_python: dict[str, type[Any]] = {}
-        if data := sections["data"]:
-            if data.name == GIVEN:
-                from_python = {GIVEN: GivenInPython}
-            else:
-                check_name("data.name", data.name, SOURCES, problems)
+        if (data := sections["data"]) and data.name != GIVEN:
+            name, _ = find_entry("data.name", data.name, SOURCES, problems)
+            sections["data"] = replace(data, name=name)
+        if run := sections["run"]:
+            found = [find_entry("run.watchers", name, WATCHERS, problems)[0] for name in run.watchers]
+            sections["run"] = replace(run, watchers=tuple(found))
         problems += train.contradictions() if (train := sections["train"]) else []
         if (scoring := sections["eval"]) and (run := sections["run"]) and run.seconds and scoring.personal:
             problems.append(
@@ -101,14 +105,13 @@ class Config:
             problems += table_problems(data, tables.get("partition"))
             if data.name == TABLE:
                 tables.setdefault("partition", {"name": "natural"})
-        partition_name, partition = _choose(
-            "partition", {**PARTITIONS, **from_python}, tables.get("partition", {}), problems
-        )
-        method_name, method = _choose("method", METHODS, tables.get("method", {}), problems)
-        nets = _choose_nets(table.get("net", {}), {**NETS, **from_python}, problems)
+        given = data is not None and data.name == GIVEN
+        partition_name, partition = choose_part("partition", PARTITIONS, tables.get("partition", {}), problems, given)
+        method_name, method = choose_part("method", METHODS, tables.get("method", {}), problems)
+        nets = choose_nets(table.get("net", {}), problems)
         if problems:
             raise ConfigError(problems)
-        return cls(
+        config = cls(
             **sections,
             partition_name=partition_name,
             partition=partition,
@@ -116,6 +119,8 @@ class Config:
             method_name=method_name,
             method=method,
         )
+        remember_code(config)
+        return config
 
     def with_clients(self, clients: int) -> Config:
         """The experiment with the number of clients that it has, which may follow from the data."""
@@ -135,10 +140,22 @@ class Config:
 
     @classmethod
     def load(cls, file: str | Path | Mapping[str, Any] | None = None, sets: Sequence[str] = ()) -> Config:
-        """Read an experiment file or its tables (without one: the defaults) and apply "section.key=value" changes."""
-        table = dict(file) if isinstance(file, Mapping) else read_toml(Path(file)) if file else {}
+        """Read an experiment file or its tables (without one: the defaults) and apply "section.key=value" changes.
+
+        Paths of code are relative to the folder of the file, and in changes to the working directory. The code that the
+        config.toml of a run folder names must be known: see `trust.known_code`.
+        """
+        path = Path(file) if file and not isinstance(file, Mapping) else None
+        table = dict(file) if isinstance(file, Mapping) else {}
+        if path:
+            table = read_toml(path)
         names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
         problems = [problem for word in names_first if (problem := _apply_set(table, word))]
+        if path and path.name == "config.toml":
+            typed: dict[str, Any] = {}
+            for word in names_first:
+                _apply_set(typed, word)
+            require_known_code(path.parent, table, typed)
         try:
             config = cls.of(table)
         except ConfigError as invalid:
@@ -147,18 +164,31 @@ class Config:
             raise ConfigError(problems)
         return config
 
+    def stored(self, folder: Path) -> Config:
+        """The experiment in a run folder. Code that this experiment has, too, is where this experiment has it."""
+        path = folder / "config.toml"
+        table = with_names_of(read_toml(path), self.table())
+        require_known_code(folder, table, {})
+        return Config.of(table)
+
+    def __reduce__(self) -> tuple[Any, ...] | str:
+        """Pickled by its tables if it has code outside the package, which another process has to find again."""
+        table = self.table()
+        return (Config.of, (table,)) if names_outside(table) else super().__reduce__()
+
     def digest(self) -> str:
         """A hash of the experiment without the keys that a resumed run may change.
 
         Only values that differ from their defaults enter it, so that an option that is added later, with a default that
         changes nothing, leaves the hashes of earlier runs as they are. `DEFAULTS` must change when a default does.
         """
-        table = {section: _not_default(values) for section, values in self._sections().items()}
+        tables = {section: _not_default(values) for section, values in self._sections().items()}
+        table = without_folders(tables)
         for name in MAY_CHANGE:
             section, _, key = name.partition(".")
             table[section].pop(key, None)
-        nets = [[net.name, net.share, net.weights, _not_default(net.design)] for net in self.nets]
-        names = (self.partition_name, self.method_name)
+        nets = [[name_without_folder(net.name), net.share, net.weights, _not_default(net.design)] for net in self.nets]
+        names = (name_without_folder(self.partition_name), name_without_folder(self.method_name))
         return hashlib.sha256(repr((DEFAULTS, table, names, nets)).encode()).hexdigest()
 
     def _sections(self) -> dict[str, Any]:
@@ -207,6 +237,7 @@ def _not_default(section: Any) -> dict[str, Any]:
 def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The keys in which two experiments differ, without those of `MAY_CHANGE`; a section if its name differs."""
     different = []
+    before, after = without_folders(before), without_folders(after)
     for section, old in before.items():
         new = after[section]
         if isinstance(old, list) or isinstance(new, list) or old.get("name") != new.get("name"):
@@ -223,11 +254,11 @@ def _without_retired(section: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """The tables of an experiment file, with absolute paths of code: in the file they are relative to its folder."""
     if path.is_dir():
         raise UserError(f"{path} is a folder, not an experiment file. To repeat a run, give {path / 'config.toml'}.")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return with_absolute_paths(tomllib.loads(path.read_text(encoding="utf-8-sig")), path.parent)
     except FileNotFoundError:
         if path.parent == Path("recipes") and (shipped := [one for one in recipe_files() if one.name == path.name]):
             return read_toml(shipped[0])
@@ -248,41 +279,12 @@ def _apply_set(table: dict[str, Any], word: str) -> str | None:
     section, dot, key = name.strip().partition(".")
     if not (equals and dot and section and key):
         return f"--set {word}: must look like section.key=value, for example --set train.lr=0.1"
-    value = toml_or_text(text)
+    value = with_absolute_paths({section: {key: toml_or_text(text)}}, Path.cwd())[section][key]
     old = table.get(section, {})
-    same_name = isinstance(old, dict) and old.get("name", _DEFAULT.get(section)) == value
-    if key == "name" and section in _DEFAULT and not same_name:
+    same_name = isinstance(old, dict) and old.get("name", DEFAULT_NAMES.get(section)) == value
+    if key == "name" and section in DEFAULT_NAMES and not same_name:
         old = {}
     if not isinstance(old, dict):
         return f"--set {word}: [{section}] is not a table in the file. Change it in the file."
     table[section] = {**old, key: value}
     return None
-
-
-def _choose(
-    section: str, registry: Mapping[str, type[Any]], table: Mapping[str, Any], problems: list[str]
-) -> tuple[str, Any]:
-    """The name in a section, and the dataclass registered under it, with the section's other keys as its fields."""
-    name = table.get("name", _DEFAULT[section.partition("[")[0]])
-    if not check_name(f"{section}.name", name, registry, problems):
-        return str(name), None
-    return name, check(
-        section, registry[name], {key: value for key, value in table.items() if key != "name"}, problems, name
-    )
-
-
-def _choose_nets(value: Any, registry: Mapping[str, type[Any]], problems: list[str]) -> tuple[NetChoice, ...]:
-    """The nets of [net], or of several [[net]] tables."""
-    tables = value if isinstance(value, list) else [value]
-    if not tables or not all(isinstance(table, Mapping) for table in tables):
-        problems.append(f"[net]: got {toml_value(value)}; must be a table with a name, or a list of them ([[net]])")
-        return ()
-    choices = []
-    for number, table in enumerate(tables, 1):
-        section = "net" if len(tables) == 1 else f"net[{number}]"
-        common = {key: table[key] for key in ("share", "weights") if key in table}
-        name, design = _choose(section, registry, {key: table[key] for key in table if key not in common}, problems)
-        keys = check(section, NetKeys, common, problems)
-        if design is not None and keys is not None:
-            choices.append(NetChoice(name, design, keys.share, keys.weights))
-    return tuple(choices)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from protofed.data.labels import class_names, class_numbers
 from protofed.data.masks import main_classes, mask_classes, with_masks
@@ -19,17 +18,17 @@ from protofed.data.table.client_tables import ClientTable, TableOptions, all_cla
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.config import GIVEN, Config
-from protofed.experiment.member_nets import build_nets, load_net_weights
+from protofed.experiment.choices import GIVEN
+from protofed.experiment.config import Config
+from protofed.experiment.member_nets import client_nets
 from protofed.experiment.members import Members
 from protofed.experiment.own_clients import given_tables, is_frame, named_clients, unpacked
 from protofed.experiment.sections import DataSection, GivenInPython, NetChoice
 from protofed.experiment.table_members import members_of_tables
-from protofed.nets.own import OwnNet
+from protofed.nets.own import own_nets, require_nets
 
 if TYPE_CHECKING:
     from protofed.experiment.results import Result
-    from protofed.net import Net
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -64,8 +63,6 @@ class Federation:
         inputs: str = "",
         **table: Any,
     ) -> None:
-        if isinstance(nets, nn.Module | tuple) or callable(nets):
-            raise UserError(f"nets: got a {type(nets).__name__}; must be a list of nets, as nets=[net].")
         data, self.names = named_clients(data, names)
         if not data:
             raise UserError("data: got no clients. Give a pair (x, y) per client.")
@@ -75,8 +72,8 @@ class Federation:
             test = own_tests
         if test is not None and not isinstance(test, str) and len(test) != len(data):
             raise UserError(f"test: got {len(test)} pairs for {len(data)} clients. Give one pair per client, or None.")
-        if nets is not None and len(nets) not in (1, len(data)):
-            raise UserError(f"nets: got {len(nets)} for {len(data)} clients. Give one for all, or one per client.")
+        if nets is not None:
+            require_nets(nets, len(data))
         self.name, self.given_nets, self.classes = name, nets, classes
         self.tables: list[ClientTable] | None = None
         self.options: TableOptions | None = None
@@ -121,7 +118,7 @@ class Federation:
             tuple(self._examples(x, y, f"{argument}[{client}]", per_pixel) for client, (x, y) in enumerate(pairs))
             for argument, pairs in (("data", train), ("test", tests))
         )
-        self.nets = None if nets is None else self._build_nets(nets, self.train)
+        self.nets = None if nets is None else own_nets(nets, self.train, len(self.labels))
 
     def _take_tables(self, frames: list[Any], test: Any, target: str, more: dict[str, Any]) -> None:
         """Clients with DataFrames. Their examples are made when the experiment is known: see `members`."""
@@ -144,25 +141,6 @@ class Federation:
         if masks.ndim != 3:
             raise UserError(f"{owner}: it has one label per input, but other clients have masks. Give masks for all.")
         return with_masks(Examples.of(x, main_classes(masks)), masks, owner)
-
-    def _build_nets(self, nets: Sequence[Any], train: Sequence[Examples]) -> tuple[Net, ...]:
-        """The net of each client. Clients with the same net and inputs of the same shape share the object.
-
-        If the net has outputs for the client's classes only, these must be the same, too.
-        """
-        built: dict[Any, Net] = {}
-        modules = [nets[0]] * len(train) if len(nets) == 1 else list(nets)
-        by_client = []
-        for client, (module, examples) in enumerate(zip(modules, train, strict=True)):
-            own_classes = tuple(examples.class_counts(len(self.labels)).nonzero().flatten().tolist())
-            key = (id(module), examples.shape)
-            net = built.get((*key, ())) or built.get((*key, own_classes))
-            if net is None:
-                name = f"nets[{client if len(nets) > 1 else 0}]"
-                net = OwnNet.net(module, name, examples.shape, len(self.labels), own_classes)
-                built[*key, net.outputs] = net
-            by_client.append(net)
-        return tuple(by_client)
 
     def __len__(self) -> int:
         return len(self.tables if self.tables is not None else self.train)
@@ -189,14 +167,9 @@ class Federation:
     def members(self, config: Config) -> Members:
         """The clients, with the experiment's nets if none were given. All their test sets are the balanced test set."""
         if self.tables is not None and self.options is not None:
-            make = None if self.given_nets is None else partial(self._build_nets, self.given_nets)
-            members = members_of_tables(config, self.tables, self.options, self.name, self.labels, make)
+            members = members_of_tables(config, self.tables, self.options, self.name, self.labels, self.given_nets)
             return replace(members, names=self.names)
-        if self.nets is None:
-            shapes = [examples.shape for examples in self.train]
-            nets, notes = load_net_weights(config, build_nets(config, shapes, len(self.labels)))
-        else:
-            nets, notes = self.nets, ()
+        nets, notes = (self.nets, ()) if self.nets else client_nets(config, self.train, len(self.labels), None)
         return Members(
             self.name, self.labels, nets, self.train, self.test, self.test, self.parts, notes=notes, names=self.names
         )

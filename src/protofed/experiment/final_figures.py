@@ -11,6 +11,7 @@ from protofed.experiment.personal import PERSONAL_KEYS, Personal, mean_and_std
 from protofed.experiment.pixels import client_overlap, overlap_summary
 from protofed.experiment.provenance import versions_and_processor
 from protofed.experiment.results import RoundRow, accuracy_over_clients, ways_of_predicting
+from protofed.plugins import label
 
 
 def result_summary(
@@ -23,7 +24,7 @@ def result_summary(
         return float(sum(row[key] for row in rounds))
 
     return {
-        "method": config.method_name,
+        "method": label(config.method_name),
         "dataset": members.dataset,
         "remark": members.remark,
         "seed": config.run.seed,

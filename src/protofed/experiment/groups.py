@@ -8,6 +8,7 @@ from typing import Any
 from protofed.errors import UserError
 from protofed.experiment.options import toml_value
 from protofed.experiment.stored import MAY_CHANGE, StoredRun
+from protofed.plugins import label, name_without_folder
 
 _MAY_DIFFER = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds", "run.seconds"}
 """Settings in which the runs of one group may differ, in addition to those of [engine]."""
@@ -20,7 +21,8 @@ def _flat_settings(run: StoredRun, settings: Mapping[str, Any]) -> dict[str, Any
     tables = {section: keys if isinstance(keys, dict) else {"": keys} for section, keys in settings.items()}
     flat = {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}
     kept = {key: value for key, value in flat.items() if key not in _MAY_DIFFER and not key.startswith("engine.")}
-    return kept | {"data.name": run.data}
+    names = {key: name_without_folder(value) for key, value in kept.items() if key.endswith(".name")}
+    return kept | names | {"data.name": run.data}
 
 
 def _all_settings(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
@@ -92,9 +94,9 @@ def _group_name(settings: Mapping[str, Any], every: Sequence[Mapping[str, Any]])
     def shown(key: str) -> str:
         section, _, last = key.partition(".")
         value = toml_value(settings[key]).strip('"')
-        return value if last == "name" else f"{last or section}={value}"
+        return label(value) if last == "name" else f"{last or section}={value}"
 
-    return ", ".join([settings["method.name"], *map(shown, named)]) + more
+    return ", ".join([label(settings["method.name"]), *map(shown, named)]) + more
 
 
 def titles(runs: Sequence[StoredRun]) -> list[str]:

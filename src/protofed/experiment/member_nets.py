@@ -1,19 +1,40 @@
-"""The nets of the clients: which client has which, and the weights that they start from."""
+"""The net of each client: built from [net], with the weights that it starts from, or given in Python."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from protofed.errors import UserError
 from protofed.examples import Examples
+from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config
 from protofed.experiment.encoder_files import with_constants
 from protofed.net import Net
 from protofed.nets import make_net
+from protofed.nets.own import own_nets
 from protofed.nets.weights import input_format, read_weights, read_weights_and_metadata, with_our_names
 
 _LISTED = 6
 """The number of tensors that start at random whose names are shown."""
+
+
+def client_nets(
+    config: Config, train: Sequence[Examples], classes: int, given: Sequence[Any] | None, weights: bool = True
+) -> tuple[tuple[Net, ...], tuple[str, ...]]:
+    """The net of each client, and notes about files with weights. `given`: the nets that were given in Python.
+
+    `weights`: whether initial weights are read from files; a trained model does not need them.
+    """
+    if given is not None:
+        return own_nets(given, train, classes), ()
+    if any(choice.name == GIVEN for choice in config.nets):
+        raise UserError(
+            "This run has nets that were given in Python, so they are needed again: protofed.run(config, out, "
+            "nets=[...], resume=True) continues it, and protofed.Result.load(folder, nets=[...]) opens it."
+        )
+    nets = build_nets(config, [examples.shape for examples in train], classes)
+    return load_net_weights(config, nets) if weights else (nets, ())
 
 
 def build_nets(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) -> tuple[Net, ...]:

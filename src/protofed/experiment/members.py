@@ -11,17 +11,18 @@ import numpy as np
 import torch
 
 from protofed.core import AnyMethod, Client, Net, Site
-from protofed.data.partitions.base import Holding, stratified_share
+from protofed.data.partitions.base import Holding, check_holdings, stratified_share
 from protofed.data.sources import SOURCES
 from protofed.data.table.recipe import Recipe
 from protofed.draws import random_state
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
-from protofed.experiment.config import GIVEN
+from protofed.experiment.choices import GIVEN
 from protofed.experiment.encoder import encode_dataset
-from protofed.experiment.member_nets import build_nets, constants_of_weights, load_net_weights
+from protofed.experiment.member_nets import client_nets, constants_of_weights
 from protofed.experiment.sections import TABLE
 from protofed.experiment.wording import dataset_title
+from protofed.plugins import label, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -54,8 +55,13 @@ class Members:
     recipes: tuple[Recipe, ...] = ()  # of tables: how each client makes inputs of its rows
 
     @classmethod
-    def of(cls, config: Config, say: Callable[[str], None] = lambda text: None) -> Members:
-        """The clients that an experiment file describes. `say` shows the progress of long work to the user."""
+    def of(
+        cls, config: Config, say: Callable[[str], None] = lambda text: None, nets: Sequence[Any] | None = None
+    ) -> Members:
+        """The clients that an experiment file describes.
+
+        `say` shows the progress of long work to the user. `nets`: those that were given in Python, instead of [net].
+        """
         if config.data.name == GIVEN:
             raise UserError(
                 "This experiment has data that were given in Python, so it runs from Python only: "
@@ -65,11 +71,14 @@ class Members:
             from protofed.experiment.table_members import members_of_files
 
             return members_of_files(config)
-        data = encode_dataset(SOURCES[config.data.name](config.data.root), config.data, say)
+        data = encode_dataset(SOURCES.find(config.data.name)[1](config.data.root), config.data, say)
         data = data.from_domains(config.data.domains) if config.data.domains else data
         data = data.with_test_set_in_training_set() if config.eval.test == "merged" else data
         data = data.limited(config.data.limit, config.run.seed) if config.data.limit else data
-        holdings = config.partition.split(data.partition_labels(), config.data.clients, config.run.seed)
+        labels = data.partition_labels()
+        holdings = config.partition.split(labels, config.data.clients, config.run.seed)
+        if origin_of(type(config.partition)):
+            check_holdings(holdings, labels, config.data.clients, label(config.partition_name))
         parts = tuple(
             _hold_out(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
             for client, part in enumerate(holdings)
@@ -95,11 +104,11 @@ class Members:
             )
             # by client: the test set of each client, with the client's constants
             balanced = tuple(test) if statistics == "client" else (balanced[0].normalised_like(constants[0]),)
-        nets, notes = load_net_weights(config, build_nets(config, [data.train.shape] * len(parts), data.classes))
+        built, notes = client_nets(config, train, data.classes, nets)
         return cls(
             data.name,
             data.labels,
-            nets,
+            built,
             tuple(train),
             tuple(test),
             balanced,
@@ -114,14 +123,14 @@ class Members:
     @classmethod
     def from_partition(cls, config: Config, partition: Mapping[str, Any]) -> Members:
         """The clients of an earlier run, from its partition.json and without data. They can predict."""
-        if any(choice.name == GIVEN for choice in config.nets):
+        if config.data.name == GIVEN and any(choice.name == GIVEN for choice in config.nets):
             raise UserError(
                 "This run has nets that were given in Python, so they are needed again: "
                 "protofed.Result.load(folder, federation=...)."
             )
         no_data = tuple(Examples.empty(**client["input"]) for client in partition["clients"])
         labels = tuple(partition["labels"])
-        nets = build_nets(config, [examples.shape for examples in no_data], len(labels))
+        built, _ = client_nets(config, no_data, len(labels), None, weights=False)
         parts = tuple(Holding(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
         groups = tuple(client["group"] for client in partition["clients"])
         names = tuple(client["name"] for client in partition["clients"] if "name" in client)
@@ -129,7 +138,7 @@ class Members:
         return cls(
             partition["dataset"],
             labels,
-            nets,
+            built,
             no_data,
             no_data,
             (),

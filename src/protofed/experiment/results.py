@@ -26,6 +26,7 @@ from protofed.experiment.wording import percent, quantity
 from protofed.messages import Size, message_size
 from protofed.prototypes import Prototypes
 from protofed.training import params_for_testing
+from protofed.trust.known_code import trusting
 
 if TYPE_CHECKING:
     from protofed.core import Scores
@@ -94,21 +95,32 @@ class Result:
     distance_limits: dict[str, Any] = field(repr=False)  # reach.json
 
     @classmethod
-    def load(cls, folder: str | Path, federation: Federation | None = None) -> Result:
+    def load(
+        cls,
+        folder: str | Path,
+        federation: Federation | None = None,
+        *,
+        nets: Sequence[Any] | None = None,
+        trust_code: bool = False,
+    ) -> Result:
         """The result of a finished run, from its folder.
 
-        Data are needed only if a `federation` was given in Python, or if the method tunes models before a test.
+        Data are needed only if a `federation` was given in Python, or if the method tunes models before a test. `nets`
+        are needed if they were given to `run`. `trust_code`: run the code that the folder names, although you have not
+        run it before, or it is not that of the run.
         """
         files = Folder.existing(Path(folder))
         summary = files.result()
-        config = Config.load(files.path / "config.toml").with_rounds(summary["rounds"])
+        with trusting(trust_code):
+            config = Config.load(files.path / "config.toml").with_rounds(summary["rounds"])
         partition = read_json(files.path / "partition.json", "sha256", "dataset", "labels", "clients")
-        if federation:
-            config, members = federation.config(config), federation.members(config)
+        if federation or nets is not None:
+            config = federation.config(config) if federation else config
+            members = federation.members(config) if federation else Members.of(config, nets=nets)
             if any(members.describe()[key] != partition.get(key) for key in ("sha256", "nets")):
                 raise UserError(
                     f"{files.path} was made with other data or nets: its partition.json does not match. "
-                    "Give the federation of that run."
+                    f"Give the {'federation' if federation else 'nets and data'} of that run."
                 )
         elif config.method.tune(config.train.epochs):
             members = members_with_data(config, files.path)
@@ -182,14 +194,23 @@ class Result:
         return replace(model, distance_limits=limits, temperatures=temperatures)
 
 
-def load(folder: str | Path, federation: Federation | None = None) -> Result:
+def load(
+    folder: str | Path,
+    federation: Federation | None = None,
+    *,
+    nets: Sequence[Any] | None = None,
+    trust_code: bool = False,
+) -> Result:
     """The result of a finished run, from its folder: `Result.load`."""
-    return Result.load(folder, federation)
+    return Result.load(folder, federation, nets=nets, trust_code=trust_code)
 
 
-def members_with_data(config: Config, folder: Path | None) -> Members:
-    """The members of a run with their data, which a run folder does not hold. They must match its partition.json."""
-    members = Members.of(config)
+def members_with_data(config: Config, folder: Path | None, nets: Sequence[Any] | None = None) -> Members:
+    """The members of a run with their data, which a run folder does not hold. They must match its partition.json.
+
+    `nets`: those that were given in Python.
+    """
+    members = Members.of(config, nets=nets)
     if folder and members.describe()["sha256"] != (Folder(folder).partition() or {}).get("sha256"):
         raise UserError(
             f"{folder} was run on other data than those found now: its partition.json does not match them. "

@@ -8,21 +8,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofed.contract import explaining_errors
 from protofed.engines.choice import check_workers, choose_engine
 from protofed.engines.memory import keep_freed_memory
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import check_augmentation
+from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config, changed_keys
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
+from protofed.experiment.own_code import with_relative_paths, write_code
 from protofed.experiment.pixels import check_pixel_labels
 from protofed.experiment.progress import ProgressBar, wants_progress
 from protofed.experiment.roster import clients_per_round
 from protofed.experiment.runner import Runner
+from protofed.experiment.sections import GivenInPython, NetChoice
 from protofed.experiment.stored import MAY_CHANGE
-from protofed.experiment.tensorboard import require_tensorboard
+from protofed.experiment.trackers import WATCHERS
 from protofed.experiment.watchers import Watcher
+from protofed.plugins import label
+from protofed.trust.known_code import trusting
 
 if TYPE_CHECKING:
     from protofed.experiment.federation import Federation
@@ -37,12 +43,16 @@ def run(
     watchers: Sequence[Watcher] = (),
     federation: Federation | None = None,
     progress: bool | None = None,
+    nets: Sequence[Any] | None = None,
+    trust_code: bool = False,
 ) -> Result:
     """Run an experiment: a `Config`, a table of sections, or an experiment file. With `out`, write a run folder.
 
     `resume` continues the run in the folder `out`. `watchers` observe the run. A `federation` of your own arrays
     replaces [data] and [partition], and [net] if it has nets. `progress`: whether to show a progress bar; None: on a
-    terminal and in a notebook, if there are no watchers. Training asks the memory allocator of this process to
+    terminal and in a notebook, if there are no watchers. `nets` replace [net] on named data: one for all clients, or
+    one per client, in any of the forms that `protofed.nets.own` lists. `trust_code`: run the code that the folder `out`
+    names, although you have not run it before, or it has changed. Training asks the memory allocator of this process to
     keep freed memory: see `engines.memory`.
     """
     if resume and out is None:
@@ -53,8 +63,14 @@ def run(
     if federation is not None and not hasattr(federation, "members"):
         raise UserError(f"federation: got a {type(federation).__name__}; must be a protofed.Federation.")
     if not isinstance(config, Config):
-        config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
+        with trusting(trust_code):
+            config = Config.of(config) if isinstance(config, Mapping) else Config.load(config)
+    if federation and nets is not None:
+        raise UserError("nets: give them to the federation instead: protofed.Federation(data, nets=[...]).")
     config = federation.config(config) if federation else config
+    if nets is not None:
+        given: Any = GivenInPython()
+        config = replace(config, nets=(NetChoice(GIVEN, given),))
     bars = [ProgressBar()] if progress or (progress is None and not watchers and wants_progress(None)) else []
     watchers = [*watchers, *bars]
 
@@ -62,17 +78,22 @@ def run(
         for watcher in watchers:
             watcher.preparing(text)
 
-    members = federation.members(config) if federation else Members.of(config, say)
-    members.check_nets(config.method_name, config.method)
-    check_pixel_labels(members, config.method_name, config.method)
+    members = federation.members(config) if federation else Members.of(config, say, nets)
+    members.check_nets(label(config.method_name), config.method)
+    check_pixel_labels(members, label(config.method_name), config.method)
     for train in members.train:
         check_augmentation(config.train.augment, train.x)
     check_workers(config.engine.workers)
     config = resolve_engine(config.with_clients(len(members)), members)
-    if config.run.tensorboard and out is not None:
-        require_tensorboard()
+    for name in config.run.all_watchers() if out is not None else ():
+        WATCHERS.find(name)[1].require()
     keep_freed_memory()
-    with one_thread(), _open_folder(out, resume, config, members) as folder:
+    with (
+        one_thread(),
+        explaining_errors(config.method),
+        trusting(trust_code),
+        _open_folder(out, resume, config, members) as folder,
+    ):
         runner = Runner(config, members, folder, watchers)
         try:
             with uninterrupted():
@@ -98,18 +119,20 @@ def _open_folder(out: str | Path | None, resume: bool, config: Config, members: 
         yield None
     elif not resume:
         with Folder.create(Path(out)) as folder:
-            folder.write_config(config.table())
+            write_code(folder.path, config)
+            folder.write_config(with_relative_paths(config.table(), folder.path))
             folder.write_partition(members.describe())
             yield folder
     else:
         with Folder.existing(Path(out)).locked() as folder:
             _check_same_experiment(folder, config, members.describe())
+            write_code(folder.path, config)
             yield folder
 
 
 def _check_same_experiment(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
     """Raise an error if the folder is of another experiment."""
-    if keys := changed_keys(Config.load(folder.path / "config.toml").table(), config.table()):
+    if keys := changed_keys(config.stored(folder.path).table(), config.table()):
         raise UserError(
             f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE[:-1])}, not {', '.join(keys)}. "
             "Start a new run for that."

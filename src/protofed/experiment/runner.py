@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
+from protofed.contract import checked, require_equal_uploads
 from protofed.engines.choice import choose_workers, make_engine
 from protofed.engines.engine import Evaluation, RoundPlan, Split
 from protofed.errors import UserError
@@ -19,6 +20,7 @@ from protofed.experiment.divergence import pull_warning
 from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.members import Members
+from protofed.experiment.own_code import with_relative_paths
 from protofed.experiment.personal import Personal, accuracies_by_client
 from protofed.experiment.pixels import overlap_columns
 from protofed.experiment.results import (
@@ -34,9 +36,10 @@ from protofed.experiment.results import (
 from protofed.experiment.roster import clients_per_round, draw_roster
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.stop_request import was_asked_to_stop
-from protofed.experiment.tensorboard import TensorBoard
+from protofed.experiment.trackers import WATCHERS
 from protofed.experiment.watchers import Watcher, progress_reporter
 from protofed.messages import share_equal_messages
+from protofed.plugins import label
 from protofed.prototypes import Prototypes
 from protofed.trust.guard import sift
 
@@ -48,18 +51,19 @@ class Runner:
         self, config: Config, members: Members, folder: Folder | None, watchers: Sequence[Watcher] = ()
     ) -> None:
         self.config, self.members, self.folder, self.method = config, members, folder, config.method
-        self.server = self.method.start(members.server(config.run.seed, 0))
+        self.server = checked(self.method, "start", self.method.start(members.server(config.run.seed, 0)))
         self.rounds: list[RoundRow] = []
         self.evaluations: list[Evaluation] = []
         self.watchers, self.has_watchers = list(watchers), bool(watchers)
         self.notes = list(members.notes)
         self.warning = ""
         if config.run.trace_every and self.server_prototypes() is None:
-            self.notes.append(f"run.trace_every: {config.method_name} has no prototypes to write to trace/")
-        if folder and config.run.tensorboard:
-            self.watchers.append(TensorBoard(folder.path / "tensorboard"))
+            self.notes.append(f"run.trace_every: {label(config.method_name)} has no prototypes to write to trace/")
+        if folder:
+            self.watchers += [WATCHERS.find(name)[1](folder.path) for name in config.run.all_watchers()]
         if config.run.monitor and not bounds_of(self.method):
-            self.notes.append(f"run.monitor: no paper proves a bound for {config.method_name}, so nothing is monitored")
+            name = label(config.method_name)
+            self.notes.append(f"run.monitor: no paper proves a bound for {name}, so nothing is monitored")
         elif config.run.monitor and not folder:
             self.notes.append("run.monitor: without a run folder (out) there is no bounds.jsonl to write")
         elif folder and config.run.monitor:
@@ -116,7 +120,7 @@ class Runner:
         if every := run.trace_every:  # traces that were written because the round was to be the last
             untraced = (n for n in folder.traced_rounds() if not self._is_due(n, every, over and n == done))
             folder.remove_traces(n for n in untraced if n >= done)
-        folder.write_config(self.config.table())
+        folder.write_config(with_relative_paths(self.config.table(), folder.path))
         folder.write_rounds(self.rounds)
         if checkpoint is None:  # the run was stopped before its first checkpoint
             self.start()
@@ -223,9 +227,11 @@ class Runner:
         self.engine.on_trained = progress_reporter(self.watchers, number + 1, len(roster.clients))
         reports = self.engine.train(number, {client: downs[client] for client in roster.clients}, plan)
         reports = sorted(reports, key=lambda report: report.upload.client)
+        require_equal_uploads(self.method, [report.upload for report in reports])
         uploads, rejected = sift([report.upload for report in reports])
         if uploads:
-            self.server = self.method.aggregate(self.members.server(self.config.run.seed, number), self.server, uploads)
+            site = self.members.server(self.config.run.seed, number)
+            self.server = checked(self.method, "aggregate", self.method.aggregate(site, self.server, uploads))
         row: RoundRow = {"round": number + 1, "loss": mean_terms(reports)}
         row |= self.method.log_entries(self.server) if uploads else {}
         seconds = time.perf_counter() - began
@@ -254,7 +260,8 @@ class Runner:
 
     def _messages(self, clients: Iterable[int]) -> dict[int, Any]:
         """What the server sends now. Equal messages are one object, so that engines send and stack them once."""
-        return share_equal_messages({client: self.method.broadcast(self.server, client) for client in clients})
+        messages = ((client, self.method.broadcast(self.server, client)) for client in clients)
+        return share_equal_messages({client: checked(self.method, "broadcast", down) for client, down in messages})
 
     def _evaluate(self, number: int, on: Split = "test") -> list[Evaluation]:
         """Every client on its own test or validation set, with the message that the server would send it now."""

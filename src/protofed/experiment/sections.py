@@ -67,7 +67,13 @@ class RunSection:
     monitor: Annotated[int, Ge(0)] = 0
     """every this many rounds, compare the loss with the bound of the method's paper (bounds.jsonl); slow; 0: never"""
     tensorboard: bool = False
-    """whether to write the numbers of rounds.jsonl to tensorboard/, too (needs protofed[tensorboard])"""
+    """the same as "tensorboard" in run.watchers"""
+    watchers: tuple[str, ...] = ()
+    """who gets the numbers of rounds.jsonl, too: "tensorboard", "mlflow", or your own ("./mine.py:Name")"""
+
+    def all_watchers(self) -> tuple[str, ...]:
+        """The names of the watchers, each once."""
+        return tuple(dict.fromkeys((*(["tensorboard"] if self.tensorboard else []), *self.watchers)))
 
     def is_over(self, rounds: int, seconds: float) -> bool:
         """Whether the run ends after this number of rounds, which took this many seconds."""

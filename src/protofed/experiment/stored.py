@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from protofed.errors import UserError
 from protofed.experiment.folder import Folder
 from protofed.experiment.wording import dataset_title
+from protofed.plugins import label as short_name
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
@@ -30,6 +31,7 @@ MAY_CHANGE = (
     "run.trace_every",
     "run.monitor",
     "run.tensorboard",
+    "run.watchers",
     "data.root",
     "engine.workers",
     "engine.reason",
@@ -90,11 +92,11 @@ class StoredRun:
         """The experiment. Its method must be known."""
         from protofed.experiment.config import Config
 
-        return self.in_memory.state.config if self.in_memory else Config.of(self.settings)
+        return self.in_memory.state.config if self.in_memory else Config.load(self.folder / "config.toml")
 
     @property
     def method(self) -> str:
-        return str(self.settings["method"]["name"])
+        return short_name(self.settings["method"]["name"])
 
     @property
     def seed(self) -> int:
@@ -149,8 +151,8 @@ def _summary_so_far(settings: Mapping[str, Any], files: Folder, rounds: Sequence
         key.removeprefix("accuracy_") for key in tested if key.startswith("accuracy_") and f"{key}_std" in tested
     )
     return {
-        "method": settings["method"]["name"],
-        "dataset": partition.get("dataset", settings["data"]["name"]),
+        "method": short_name(settings["method"]["name"]),
+        "dataset": partition.get("dataset", short_name(settings["data"]["name"])),
         "seed": settings["run"]["seed"],
         "rounds": len(rounds),
         "clients": len(partition.get("clients", ())),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from protofed.data.table.recipe import Recipe, common_recipes, fit_recipe, scale
 from protofed.draws import random_state
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
-from protofed.experiment.member_nets import build_nets, load_net_weights
+from protofed.experiment.member_nets import client_nets
 from protofed.experiment.members import Members
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
-    from protofed.net import Net
 
 
 def members_of_files(config: Config) -> Members:
@@ -45,11 +44,11 @@ def members_of_tables(
     options: TableOptions,
     name: str,
     labels: ClassNames,
-    make_nets: Callable[[Sequence[Examples]], tuple[Net, ...]] | None = None,
+    given_nets: Sequence[Any] | None = None,
 ) -> Members:
     """The clients with these tables. Recipes are learned from training rows alone.
 
-    `make_nets` makes the clients' nets from their examples; None: they are the nets of the experiment.
+    `given_nets`: the nets that were given in Python; None: they are the nets of the experiment.
     """
     numbers = [class_numbers(labels, table.labels, table.origin) for table in tables]
     parts = tuple(
@@ -65,11 +64,7 @@ def members_of_tables(
     train = tuple(rows.subset(part.train) for rows, part in pairs)
     test = tuple(rows.subset(part.test) for rows, part in pairs)
     validation = tuple(rows.subset(part.validation) for rows, part in pairs) if config.eval.validation else ()
-    nets, notes = (
-        (make_nets(train), ())
-        if make_nets
-        else load_net_weights(config, build_nets(config, [rows.shape for rows in train], len(labels)))
-    )
+    nets, notes = client_nets(config, train, len(labels), given_nets)
     return Members(
         name,
         labels,

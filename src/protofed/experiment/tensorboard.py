@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from protofed.experiment.results import RoundRow
 
 
-def require_tensorboard() -> None:
-    """Raise an error if TensorBoard is not installed."""
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "run.tensorboard: TensorBoard is not installed. Run pip install 'protofed[tensorboard]', or leave the key "
-            "out: rounds.jsonl has the same numbers."
-        ) from None
-
-
 def scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """The names and values of all numbers in a line of rounds.jsonl, without lists and missing values.
 
@@ -43,18 +32,28 @@ def scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
 
 
 class TensorBoard(Watcher):
-    """Writes event files into a folder. A resumed run writes those of its earlier rounds again."""
+    """Writes event files to tensorboard/ in the run folder. A resumed run writes those of its earlier rounds again."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.files = folder / "tensorboard"
         self.writer: Any = None  # until the run starts: a run that is refused leaves earlier files alone
+
+    @classmethod
+    def require(cls) -> None:
+        try:
+            import tensorboard  # noqa: F401
+        except ImportError:
+            raise UserError(
+                "run.watchers: TensorBoard is not installed. Run pip install 'protofed[tensorboard]', or leave it out: "
+                "rounds.jsonl has the same numbers."
+            ) from None
 
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-        self.writer = SummaryWriter(str(self.folder))
+        if self.files.exists():
+            shutil.rmtree(self.files)
+        self.writer = SummaryWriter(str(self.files))
         for row in rounds:
             self.round(row)
 

@@ -6,13 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from protofed.experiment.config import Config
     from protofed.experiment.members import Members
     from protofed.experiment.results import Result, RoundRow
 
 
 class Watcher:
-    """Observes a run. Every method does nothing here; a subclass defines those that it needs."""
+    """Observes a run. Every method does nothing here; a subclass defines those that it needs.
+
+    A watcher that `run.watchers` names is made with the run folder, and only if there is one.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+
+    @classmethod
+    def require(cls) -> None:
+        """Raise a `UserError` if something that the watcher needs is not installed."""
 
     def preparing(self, text: str) -> None:
         """Work before the run starts takes long, such as the features of an encoder; `text` shows its progress."""

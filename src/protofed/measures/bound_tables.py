@@ -15,6 +15,7 @@ from protofed.experiment.folder import json_value
 from protofed.experiment.results import State
 from protofed.experiment.runner import Runner
 from protofed.measures.question import Measurement, Question, Rows
+from protofed.plugins import label
 
 _REPLAYED = 5
 """The number of rounds that are probed if neither the run nor the question says which."""
@@ -29,7 +30,7 @@ def measure_bounds(question: Question) -> Measurement:
     bounds = bounds_of(config.method)
     if bounds is None:
         raise UserError(
-            f"bounds: no paper proves a bound for {config.method_name}. Methods with one: "
+            f"bounds: no paper proves a bound for {label(config.method_name)}. Methods with one: "
             f"{', '.join(METHODS_WITH_BOUNDS)}."
         )
     folder = question.result.folder

@@ -14,6 +14,7 @@ from protofed.measures.question import Measurement, Question, Rows
 from protofed.methods.fedproto import FedProto
 from protofed.methods.parts.distances import Distance, distance
 from protofed.net import EVALUATION_BATCH
+from protofed.plugins import label as short_name
 from protofed.prototypes import Prototypes, safe_divide
 
 
@@ -40,7 +41,7 @@ def measure_objective(question: Question) -> Measurement:
     method = question.state.config.method
     if not isinstance(method, FedProto):
         raise UserError(
-            f"objective is FedProto's Eq. (5), but this is a run of {question.state.config.method_name}. "
+            f"objective is FedProto's Eq. (5), but this is a run of {short_name(question.state.config.method_name)}. "
             "Use a run of fedproto."
         )
     if method.pull_schedule != "constant":

@@ -15,6 +15,7 @@ from protofed.examples import Examples
 from protofed.measures.discrepancy import bandwidth, feature_discrepancy, gradient_dissimilarity, mean_mmd
 from protofed.measures.question import Measurement, Question, Rows
 from protofed.methods.parts.margins import aggregate_mean_margin
+from protofed.plugins import label
 from protofed.prototypes import Prototypes
 
 FEATURES_PER_CLIENT, FEATURES_OF_OTHER_RUN = 500, 1000
@@ -40,7 +41,8 @@ def _model_of_all_clients(question: Question, measure: str) -> _OneModel:
         if params.keys() != other.keys() or not all(torch.equal(params[name], other[name]) for name in params):
             raise UserError(
                 f"{measure} needs one model that all clients share, but the clients of "
-                f"{state.config.method_name} have different ones. Use a method that shares all weights, such as fedavg."
+                f"{label(state.config.method_name)} have different ones. Use a method that shares all weights, such as "
+                "fedavg."
             )
     net = members.nets[0]
     return _OneModel(net, params, lambda params, x: method.predict(net, params, x, down, kept)["head"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from protofed.core import Scores
 from protofed.engines.scoring import hit, labelled, predicted, with_input_shape
 from protofed.engines.threads import one_thread
-from protofed.errors import UserError, did_you_mean
+from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.results import Result
 from protofed.measures.bound_tables import measure_bounds
@@ -27,6 +28,7 @@ from protofed.measures.of_features import mean_margins, measure_discrepancy, mea
 from protofed.measures.question import Measurement, Measurements, Question, Rows
 from protofed.methods.parts.margins import other_class_distances, semantic_margins
 from protofed.net import EVALUATION_BATCH
+from protofed.plugins import Registry, label
 
 
 @torch.no_grad()
@@ -199,7 +201,25 @@ def _measure_cost(question: Question) -> Measurement:
     )
 
 
-MEASURES: dict[str, Callable[[Question], Measurement]] = {
+def _measure_function(found: Any, name: str) -> Callable[[Question], Measurement]:
+    """A measure that was found by a name outside the package: a function of a `Question` that returns its rows."""
+    if not callable(found):
+        raise UserError(f'"{name}" is a {type(found).__name__}; must be a function that gets a Question.')
+
+    def measured(question: Question) -> Measurement:
+        rows = found(question)
+        if isinstance(rows, Measurement):
+            return rows
+        if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+            raise UserError(
+                f"{label(name)} returned a {type(rows).__name__}; must be a Measurement, or a dict of rows by name."
+            )
+        return Measurement((inspect.getdoc(found) or label(name)).partition("\n")[0], rows)
+
+    return measured
+
+
+_MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "bounds": measure_bounds,
     "classification": _measure_classification,
     "confusion": _measure_confusion,
@@ -215,6 +235,7 @@ MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "scatter": _measure_scatter,
     "similarity": _measure_similarity,
 }
+MEASURES = Registry("measures", _measure_function, _MEASURES)
 DEFAULT_MEASURES = ("fairness", "classification", "cost")
 _PER_CLIENT = ("bounds", "classification", "confusion", "entropy", "scatter")
 """The measures that can be computed for a single client."""
@@ -238,10 +259,8 @@ def measure(
     repeats the run and probes every this many rounds; None: what run.monitor recorded, or five rounds of a repetition.
     """
     what = (what,) if isinstance(what, str) else what
-    for name in what:
-        if name not in MEASURES:
-            raise UserError(f'There is no measure "{name}". {did_you_mean(name, MEASURES)}')
-    if client is not None and not set(what) & set(_PER_CLIENT):
+    functions = {label(name): MEASURES.find(name, "measure")[1] for name in what}
+    if client is not None and not functions.keys() - (_MEASURES.keys() - set(_PER_CLIENT)):
         raise UserError(f"--client {client}: only {', '.join(_PER_CLIENT)} can be measured for a single client.")
     if beside is not None and "discrepancy" not in what:
         raise UserError("--beside: only discrepancy compares two runs. Add --what discrepancy.")
@@ -254,4 +273,4 @@ def measure(
         client = int(client) if client.isdecimal() else result.state.members.client_number(client)
     question = Question(result, client, accuracy, other_run=beside, baseline=baseline, every=every)
     with one_thread():
-        return Measurements({name: MEASURES[name](question) for name in dict.fromkeys(what)})
+        return Measurements({name: function(question) for name, function in functions.items()})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from protofed.errors import UserError
-from protofed.experiment.config import GIVEN
+from protofed.experiment.choices import GIVEN
 from protofed.experiment.folder import Folder
 from protofed.experiment.model import Model
 from protofed.experiment.results import Result, State, members_with_data
@@ -151,4 +151,5 @@ def state_with_data(result: Result) -> State:
             f"The data of {folder} were given in Python, so it can be measured only there: "
             "protofed.measure(protofed.Result.load(folder, federation=...), [...])."
         )
-    return state._replace(members=members_with_data(state.config, folder))
+    given = any(choice.name == GIVEN for choice in state.config.nets)
+    return state._replace(members=members_with_data(state.config, folder, state.members.nets if given else None))

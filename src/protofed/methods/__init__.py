@@ -3,6 +3,7 @@
 This package may import the vocabulary only: errors, draws, examples, net, prototypes, messages, core, training.
 """
 
+from protofed.contract import method_class
 from protofed.core import AnyMethod
 from protofed.methods.creff import CReFF
 from protofed.methods.ditto import Ditto
@@ -21,8 +22,9 @@ from protofed.methods.fpl import FPL
 from protofed.methods.local import Local
 from protofed.methods.mpfedcl import MpFedCL
 from protofed.methods.protomargin import ProtoMargin
+from protofed.plugins import Registry
 
-METHODS: dict[str, type[AnyMethod]] = {
+_OURS: dict[str, type[AnyMethod]] = {
     "creff": CReFF,
     "ditto": Ditto,
     "fedatt": FedAtt,
@@ -41,3 +43,4 @@ METHODS: dict[str, type[AnyMethod]] = {
     "mpfedcl": MpFedCL,
     "protomargin": ProtoMargin,
 }
+METHODS = Registry("methods", method_class, _OURS)

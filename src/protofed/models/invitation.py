@@ -18,12 +18,14 @@ from protofed.data.table.client_tables import TableOptions
 from protofed.data.table.recipe import ColumnRecipe, Recipe
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.config import GIVEN, Config
+from protofed.experiment.choices import GIVEN
+from protofed.experiment.config import Config
 from protofed.experiment.folder import must_be_new, write_atomically
 from protofed.experiment.member_nets import build_nets
 from protofed.experiment.sections import TABLE
 from protofed.messages import flatten, unflatten
 from protofed.models.export import with_sorted_metadata
+from protofed.plugins import label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +101,7 @@ class Invitation:
 
     def check_net(self, net: Net) -> None:
         """Raise an error if the newcomer's net does not fit those of the run."""
-        name, method = self.config.method_name, self.method
+        name, method = label(self.config.method_name), self.method
         if self.members:
             replace(self.members, nets=(*self.members.nets, net)).check_nets(name, method)
         elif method.needs == "equal dim" and net.dim != self.dim:

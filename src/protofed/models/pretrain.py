@@ -24,7 +24,7 @@ from protofed.data.images import IMAGENET_MEAN, IMAGENET_STD, in_colour
 from protofed.data.sources import SOURCES
 from protofed.engines.scoring import tally
 from protofed.engines.threads import threads
-from protofed.errors import ConfigError, UserError, did_you_mean
+from protofed.errors import ConfigError, UserError
 from protofed.examples import Examples
 from protofed.experiment.folder import must_be_new, uninterrupted, write_atomically
 from protofed.experiment.member_nets import build_nets, load_net_weights
@@ -88,12 +88,11 @@ def must_be_encoder(path: Path) -> None:
 
 def load_datasets(names: Sequence[str], root: str, size: int) -> list[Dataset]:
     """The datasets of these names, with colour images of size x size."""
+    sources = [SOURCES.find(name, "dataset")[1] for name in names]
     for name in names:
-        if name not in SOURCES:
-            raise UserError(f'There is no dataset "{name}". {did_you_mean(name, SOURCES)}')
         if names.count(name) > 1:
             raise UserError(f"--data {name}: given {names.count(name)} times. Give it once.")
-    return [as_colour_images(SOURCES[name](root), size) for name in names]
+    return [as_colour_images(source(root), size) for source in sources]
 
 
 def as_colour_images(data: Dataset, size: int) -> Dataset:

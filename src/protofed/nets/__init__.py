@@ -1,4 +1,4 @@
-"""Nets: one file per family; this is the only registry. `own.py` accepts modules from Python.
+"""Nets: one file per family; this is the only registry. `own.py` accepts modules, `from_outside.py` names of others.
 
 A net is described by a frozen dataclass, its design: the fields are the options, and `build` makes a (body, head) pair.
 This package may import only the vocabulary at the root.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -20,9 +20,11 @@ from protofed.nets.cnn import Cnn
 from protofed.nets.convnet import Cnn1d, Cnn256, CnnCelebA, CnnFedNH, ConvNet, LeNet
 from protofed.nets.deeplab import DeepLab
 from protofed.nets.efficientnet import EfficientNetLite0
+from protofed.nets.from_outside import OutsideDesign, design_class
 from protofed.nets.mlp import LinearNet, Mlp, MlpFeatures, MlpMpFedCL, MlpSpiral, MlpSynthetic
 from protofed.nets.resnet import ResNet18
 from protofed.nets.unet import UNet
+from protofed.plugins import Registry, label
 
 
 class Design(Protocol):
@@ -31,7 +33,7 @@ class Design(Protocol):
     def build(self, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]: ...
 
 
-NETS: dict[str, type[Design]] = {
+_DESIGNS: dict[str, type[Design]] = {
     "cnn": Cnn,
     "cnn1d": Cnn1d,
     "cnn256": Cnn256,
@@ -50,6 +52,7 @@ NETS: dict[str, type[Design]] = {
     "resnet18": ResNet18,
     "unet": UNet,
 }
+NETS: Registry[type[Design]] = Registry("nets", design_class, _DESIGNS)
 
 
 def make_net(name: str, design: Design, shape: tuple[int, ...], classes: int, others: Sequence[Design] = ()) -> Net:
@@ -58,10 +61,12 @@ def make_net(name: str, design: Design, shape: tuple[int, ...], classes: int, ot
     `others`: all designs of the experiment. The name of the net lists the options in which it differs from the default
     or from another design of the same type.
     """
-    options = _options(design)
-    compared = [_options(other) for other in (type(design)(), *others) if type(other) is type(design)]
-    listed = [f"{key}={value}" for key, value in options.items() if any(other[key] != value for other in compared)]
+    options, name = _options(design), label(name)
+    compared = [_defaults(type(design)), *(_options(other) for other in others if type(other) is type(design))]
+    listed = [f"{key}={value}" for key, value in options.items() if any(other.get(key) != value for other in compared)]
     title = f"{name}({', '.join(listed)})" if listed else name
+    if isinstance(design, OutsideDesign):
+        return design.net(title, shape, classes)
     source = json.dumps({"name": name, **options})
     try:
         return Net(title, partial(design.build, shape, classes), shape, classes, source=source)
@@ -69,6 +74,15 @@ def make_net(name: str, design: Design, shape: tuple[int, ...], classes: int, ot
         if is_out_of_memory(problem):
             raise UserError(f"net {title} does not fit into memory ({problem}). Use a smaller net.") from problem
         raise
+
+
+def _defaults(kind: type[Design]) -> dict[str, Any]:
+    """The defaults of a design as JSON values."""
+    values = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(cast("Any", kind))
+    }
+    return dict(json.loads(json.dumps({key: value for key, value in values.items() if value is not MISSING})))
 
 
 def _options(design: Design) -> dict[str, Any]:

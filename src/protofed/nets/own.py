@@ -13,6 +13,7 @@ A module starts from the weights that it already has.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from torch.func import grad, vmap
 
 from protofed.draws import DerivedDropout, no_global_draws
 from protofed.errors import UserError
+from protofed.examples import Examples
 from protofed.net import Net, Params, body_then_head
 
 Kind = Literal["sequence", "named", "pair", "joint"]
@@ -95,6 +97,39 @@ class OwnNet:
         if self.kind == "sequence":
             return nn.Sequential(OrderedDict([*_layers_of(body), *_layers_of(head)]))
         return body
+
+
+def require_nets(nets: Any, clients: int) -> None:
+    """Raise an error unless these are nets for so many clients: one for all, or one per client."""
+    if isinstance(nets, nn.Module | tuple) or callable(nets):
+        raise UserError(f"nets: got a {type(nets).__name__}; must be a list of nets, as nets=[net].")
+    if len(nets) not in (1, clients):
+        raise UserError(f"nets: got {len(nets)} for {clients} clients. Give one for all, or one per client.")
+
+
+def own_nets(nets: Sequence[Any], train: Sequence[Examples], classes: int) -> tuple[Net, ...]:
+    """The net of each client, of nets that were given in Python.
+
+    Clients with the same net and inputs of the same shape share the object. If the net has outputs for the client's
+    classes only, these must be the same, too.
+    """
+    require_nets(nets, len(train))
+    built: dict[Any, Net] = {}
+    modules = [nets[0]] * len(train) if len(nets) == 1 else list(nets)
+    by_client = []
+    for client, (module, examples) in enumerate(zip(modules, train, strict=True)):
+        if isinstance(module, Net):  # of an earlier call
+            by_client.append(module)
+            continue
+        own_classes = tuple(examples.class_counts(classes).nonzero().flatten().tolist())
+        key = (id(module), examples.shape)
+        net = built.get((*key, ())) or built.get((*key, own_classes))
+        if net is None:
+            name = f"nets[{client if len(nets) > 1 else 0}]"
+            net = OwnNet.net(module, name, examples.shape, classes, own_classes)
+            built[*key, net.outputs] = net
+        by_client.append(net)
+    return tuple(by_client)
 
 
 class JointNet(Net):

@@ -16,6 +16,7 @@ from protofed.pictures import blocks, clients, curves, maps, scatter, similarity
 from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.holdings import draw_holdings
 from protofed.pictures.sweep_plot import draw_sweep
+from protofed.plugins import label
 
 
 class DrawOptions(NamedTuple):
@@ -45,7 +46,7 @@ def _partition_picture(runs: Sequence[StoredRun], options: DrawOptions) -> Figur
     if len(runs) > 1:
         raise UserError(f"--what partition draws one run; got {len(runs)} folders.")
     (run,) = runs
-    return draw_holdings(members_with_data(run.config, run.folder), f"{run.data}, {run.config.partition_name}")
+    return draw_holdings(members_with_data(run.config, run.folder), f"{run.data}, {label(run.config.partition_name)}")
 
 
 def _sweep_picture(sweeps: Sequence[list[SettingRow]], options: DrawOptions) -> Figure:

@@ -17,7 +17,7 @@ from torch import Tensor
 from protofed.data.sources import SOURCES
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
-from protofed.experiment.config import GIVEN
+from protofed.experiment.choices import GIVEN
 from protofed.experiment.groups import titles
 from protofed.experiment.results import Result
 from protofed.experiment.stored import StoredRun
@@ -96,7 +96,7 @@ def _superclasses(run: StoredRun) -> tuple[int, ...]:
     if run.config.data.name == GIVEN:
         return ()
     try:
-        return SOURCES[run.config.data.name](run.config.data.root).superclass
+        return SOURCES.find(run.config.data.name)[1](run.config.data.root).superclass
     except UserError:
         return ()
 

@@ -147,11 +147,12 @@ class LiveWatcher(Watcher):
     """Serves the page of the run in `folder` while it goes on; `say` shows its address."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self.folder, self.say = folder, say
+        super().__init__(folder)
+        self.served, self.say = folder, say
         self.page: LivePage | None = None
 
     def started(self, *about: Any) -> None:
-        self.page = LivePage([self.folder])
+        self.page = LivePage([self.served])
         self.say(f"Watch it at {self.page.address}")
 
     def closed(self) -> None:

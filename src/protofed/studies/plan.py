@@ -12,7 +12,9 @@ from protofed.errors import ConfigError, UserError
 from protofed.experiment.config import Config, read_toml
 from protofed.experiment.folder import write_atomically
 from protofed.experiment.options import toml_or_text, toml_value
+from protofed.experiment.own_code import require_known_code
 from protofed.experiment.stored import PLAN, is_sweep, read_plan
+from protofed.plugins import label
 
 Experiment = Config | Mapping[str, Any] | str | Path | None
 """What a sweep varies: an experiment, its tables, or its file; None: the defaults."""
@@ -146,7 +148,7 @@ def _short_name(words: Sequence[str]) -> str:
     >>> _short_name(["method.pull=0.5", "method.name=fedproto"])
     'fedproto pull=0.5'
     """
-    names = [word.partition("=")[2] for word in words if word.partition("=")[0].endswith(".name")]
+    names = [label(word.partition("=")[2]) for word in words if word.partition("=")[0].endswith(".name")]
     others = [word.partition(".")[2] for word in words if not word.partition("=")[0].endswith(".name")]
     return " ".join([*names, *others]) or "as it is"
 
@@ -227,7 +229,10 @@ def _table(experiment: Experiment) -> dict[str, Any]:
         return experiment.table()
     if isinstance(experiment, Mapping):
         return dict(experiment)
-    return read_toml(Path(experiment)) if experiment else {}
+    table = read_toml(Path(experiment)) if experiment else {}
+    if experiment and Path(experiment).name == "config.toml":
+        require_known_code(Path(experiment).parent, table, {})
+    return table
 
 
 def _folder_name(setting: str) -> str:

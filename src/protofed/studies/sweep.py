@@ -166,7 +166,7 @@ def finish_run(out: Path, config: Config) -> dict[str, Any]:
 
 def check_stored_run(out: Path, config: Config) -> Config:
     """The experiment of the run in this folder, which must be this one; the run may have chosen its engine."""
-    stored = Config.load(out / "config.toml")
+    stored = config.stored(out)
     config = replace(config, engine=stored.engine, data=replace(config.data, clients=stored.data.clients))
     lengths = [(one.run.rounds, one.run.seconds) for one in (stored, config)]
     if stored.digest() != config.digest() or lengths[0] != lengths[1]:

@@ -4,12 +4,13 @@
 sizes or the origins of the clients' data.
 """
 
-from protofed.data.partitions.base import Partition
+from protofed.data.partitions.base import Partition, partition_class
 from protofed.data.partitions.by_class import Dirichlet, NWay, Shards
 from protofed.data.partitions.by_origin import ByDomain, FromFile, Natural
 from protofed.data.partitions.by_size import DirichletPowerLaw, FedProxPowerLaw, Iid, Pooled, PowerLaw
+from protofed.plugins import Registry
 
-PARTITIONS: dict[str, type[Partition]] = {
+_BUILT_IN: dict[str, type[Partition]] = {
     "by_domain": ByDomain,
     "dirichlet": Dirichlet,
     "dirichlet_power_law": DirichletPowerLaw,
@@ -22,3 +23,4 @@ PARTITIONS: dict[str, type[Partition]] = {
     "power_law": PowerLaw,
     "shards": Shards,
 }
+PARTITIONS = Registry("partitions", partition_class, _BUILT_IN)

@@ -6,7 +6,9 @@ which numpy keeps frozen, so a partition stays the same with every version of nu
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -42,6 +44,44 @@ class Partition(Protocol):
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         """The examples of each client. 0 clients: the number the partition implies, otherwise 20."""
         ...
+
+
+def partition_class(found: Any, name: str) -> type[Partition]:
+    """The class of a partition that was found by a name outside the package."""
+    if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "split", None))):
+        kind = "class" if isinstance(found, type) else type(found).__name__
+        raise UserError(
+            f'"{name}" is a {kind}; a partition is a frozen dataclass with a function '
+            "split(self, labels, clients, seed) that returns a list of Holding."
+        )
+    return cast("type[Partition]", found)
+
+
+def check_holdings(holdings: Any, labels: Labels, clients: int, who: str) -> list[Holding]:
+    """What a partition returned; an error if it does not divide the examples that there are among the clients."""
+    if not isinstance(holdings, Sequence) or not all(isinstance(part, Holding) for part in holdings):
+        raise UserError(f"{who} returned a {type(holdings).__name__}; must be a list with a Holding per client.")
+    if clients and len(holdings) != clients:
+        raise UserError(
+            f"{who} made {len(holdings)} clients, but data.clients is {clients}. Make one Holding for each."
+        )
+    for client, part in enumerate(holdings):
+        for field, positions, count in (
+            ("train", part.train, len(labels.train)),
+            ("test", part.test, len(labels.train if part.own else labels.test)),
+            ("validation", part.validation, len(labels.train)),
+        ):
+            if not isinstance(positions, np.ndarray) or positions.ndim != 1 or positions.dtype.kind not in "iu":
+                got = f"{type(positions).__name__} {getattr(positions, 'dtype', '')}".strip()
+                raise UserError(f"{who}: {field} of client {client} is a {got}; must be an array [n] of whole numbers.")
+            if len(positions) and not 0 <= positions.min() <= positions.max() < count:
+                raise UserError(
+                    f"{who}: {field} of client {client} has the positions {positions.min()} to {positions.max()}; "
+                    f"must be from 0 to {count - 1}."
+                )
+            if len(np.unique(positions)) < len(positions):
+                raise UserError(f"{who}: {field} of client {client} has an example twice. Give each position once.")
+    return list(holdings)
 
 
 def deal_positions(labels: np.ndarray, shares: np.ndarray, draw: np.random.RandomState) -> list[np.ndarray]:
