@@ -10,19 +10,18 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-from safetensors.torch import load, save
 from torch.utils._pytree import tree_leaves, tree_map
 
 from protofed.core import AnyMethod, Batch
 from protofed.draws import DerivedDropout, derive, generator
 from protofed.engines.loop import Loop
 from protofed.engines.stacked import Stacked
+from protofed.errors import UserError
 from protofed.experiment.runner import Runner
-from protofed.messages import flatten, unflatten
 from protofed.methods import METHODS
-from toys import config, everything, federation, net, played, played_on, pool_of
+from protofed.testing.method_check import TOLERANCE, replayed_engine, require_same_run, unequal_members, wired_method
+from toys import config, federation, net, played, played_on, pool_of
 
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 # FedTGP's default, 10, makes more of rounding than steps do. CReFF's retraining, at the server, has 3,000 steps per round.
 GENTLE: dict[str, Any] = {"fedtgp": {"pull": 1.0}, "creff": {"head_epochs": 20}}
 ENGINES: dict[str, Any] = {
@@ -33,45 +32,9 @@ ENGINES: dict[str, Any] = {
 }
 
 
-def wired(method: AnyMethod) -> AnyMethod:
-    """The same method, but all that it sends or stores goes through safetensors bytes and back."""
-    kinds = type(method).types()
-
-    def through(kind: str, tree: Any) -> Any:
-        return unflatten(kinds[kind], load(save(flatten(tree))))
-
-    class Wired(type(method)):
-        def start(self, site):
-            return through("server", super().start(site))
-
-        def broadcast(self, server, client):
-            return through("down", super().broadcast(server, client))
-
-        def join(self, client):
-            return through("kept", super().join(client))
-
-        def keep(self, trained):
-            return through("kept", super().keep(trained))
-
-        def upload(self, trained):
-            return through("up", super().upload(trained))
-
-        def aggregate(self, site, server, uploads):
-            return through("server", super().aggregate(site, server, uploads))
-
-    return Wired(**{f.name: getattr(method, f.name) for f in fields(method)})
-
-
-def members(method: str):
-    """Unequal clients with dropout; mixed nets where the method allows them."""
-    small, large = net(dropout=0.3), net(dropout=0.3, hidden=8)
-    mixed = METHODS[method].needs != "equal nets"
-    return federation(nets=[small, large if mixed else small, small] * 2)
-
-
 def final(
     method: str, engine: Any = Loop, wire: bool = False, options: dict[str, Any] | None = None, rounds: int = 4
-) -> tuple[dict[str, torch.Tensor], Runner]:
+) -> Runner:
     experiment = config(
         method,
         rounds=rounds,
@@ -79,29 +42,24 @@ def final(
         train={"epochs": 2, "clip": 1.0},
         method={**GENTLE.get(method, {}), **(options or {})},
     )
+    members = unequal_members(experiment.method)
     if wire:
-        experiment = replace(experiment, method=wired(experiment.method))
-    runner = played_on(engine, experiment, members(method))
-    return everything(runner), runner
+        experiment = replace(experiment, method=wired_method(experiment.method))
+    return played_on(engine, experiment, members)
 
 
-def agree(method: str, engine: type, wire: bool, options: dict[str, Any] | None = None, **tolerance: float) -> None:
-    (expected, spec), (got, runner) = final(method, options=options), final(method, engine, wire, options)
-    torch.testing.assert_close(got, expected, **tolerance)
-    for row, reference in zip(runner.rounds, spec.rounds, strict=True):
-        assert row.keys() == reference.keys()
-        for key in row.keys() - {"seconds"}:
-            rounded = key in ("loss", "attention", "margins_local", "margins_aggregate")
-            same = pytest.approx(reference[key], rel=1e-4, abs=1e-4) if rounded else reference[key]
-            assert row[key] == same, key
-    assert [score._asdict() for score in runner.evaluations] == [score._asdict() for score in spec.evaluations]
+def agree(
+    method: str, engine: type, wire: bool, options: dict[str, Any] | None = None, tolerance: float = TOLERANCE
+) -> None:
+    runner, reference = final(method, engine, wire, options), final(method, options=options)
+    require_same_run(runner, reference, method, "the loop", tolerance)
 
 
 @pytest.mark.parametrize("wire", [False, True], ids=["direct", "wire"])
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_through_every_engine(method, engine, wire):
-    agree(method, ENGINES[engine], wire, **TOLERANCE)
+    agree(method, ENGINES[engine], wire)
 
 
 OPTIONS = [
@@ -123,21 +81,17 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("method", "options"), OPTIONS, ids=str)
 def test_options_through_stacks(method, options):
-    agree(method, ENGINES["stacked"], False, options, **TOLERANCE)
+    agree(method, ENGINES["stacked"], False, options)
 
 
 @pytest.mark.parametrize("inner", ["loop", "stacked"])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_workers_change_no_bit(method, inner):
-    (expected, spec), (got, runner) = final(method, ENGINES[inner]), final(method, ENGINES[f"{inner}, 2 workers"])
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
-    for row, reference in zip(runner.rounds, spec.rounds, strict=True):
-        assert {**row, "seconds": 0} == {**reference, "seconds": 0}
+    agree_exactly(final(method, ENGINES[f"{inner}, 2 workers"]), final(method, ENGINES[inner]))
 
 
-def replayed(*about: Any) -> Stacked:
-    """The stacked engine, which records every kind of step at once and replays it from the second on."""
-    return Stacked(*about, patience=0)
+def agree_exactly(runner: Runner, reference: Runner) -> None:
+    require_same_run(runner, reference, "the run", "the other run")
 
 
 LOSSES = [*((name, {}) for name in sorted(METHODS)), ("fedrod", {"hyper": 4}), ("fedrod", {"personal": "after"})]
@@ -145,17 +99,15 @@ LOSSES = [*((name, {}) for name in sorted(METHODS)), ("fedrod", {"hyper": 4}), (
 
 @pytest.mark.parametrize(("method", "options"), LOSSES, ids=str)
 def test_replay_changes_no_bit(method, options):
-    (expected, spec), (got, runner) = (final(method, kind, False, options, 2) for kind in (Stacked, replayed))
+    reference, runner = (final(method, kind, False, options, 2) for kind in (Stacked, replayed_engine))
     kinds = [step for step in runner.engine.steps.values() if step.recorded]
     assert kinds, "no step was recorded"
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
-    for row, reference in zip(runner.rounds, spec.rounds, strict=True):
-        assert {**row, "seconds": 0} == {**reference, "seconds": 0}
+    agree_exactly(runner, reference)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_the_wire_changes_no_bit(method):
-    agree(method, Loop, True, rtol=0, atol=0)
+    agree(method, Loop, True, tolerance=0)
 
 
 def variants() -> list[AnyMethod]:
@@ -255,5 +207,5 @@ class BlindEvaluation(Loop):
 @pytest.mark.parametrize("bug", [SwappedClients, DroppedMask, BlindEvaluation])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_planted_bugs_are_found(method, bug):
-    with pytest.raises(AssertionError):
-        agree(method, bug, False, **TOLERANCE)
+    with pytest.raises(UserError, match="differs from the loop"):
+        agree(method, bug, False)
