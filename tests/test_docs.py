@@ -69,11 +69,16 @@ def test_code_and_commands_run(page, tmp_path, monkeypatch):
         sys.modules.pop("protoavg", None)
 
 
+def tutorial_code() -> str:
+    """The file of docs/write-a-method.md."""
+    ((_, text),) = [block for block in blocks(TOP / "docs" / "write-a-method.md", "python") if "# file:" in block[1]]
+    return text
+
+
 @pytest.fixture
 def tutorial(tmp_path, monkeypatch):
     """The method of docs/write-a-method.md, registered."""
-    ((_, text),) = [block for block in blocks(TOP / "docs" / "write-a-method.md", "python") if "# file:" in block[1]]
-    (tmp_path / "protoavg.py").write_text(text)
+    (tmp_path / "protoavg.py").write_text(tutorial_code())
     monkeypatch.syspath_prepend(tmp_path)
     METHODS["protoavg"] = importlib.import_module("protoavg").ProtoAvg
     yield "protoavg"

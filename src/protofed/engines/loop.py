@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.contract import checked
+from protofed.contract import checked, is_ours
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split, ignore_progress
+from protofed.engines.loss_check import check_loss
 from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
 from protofed.training import Outcome, TrainSection, params_for_testing, take_part
 
@@ -28,6 +29,8 @@ class Loop:
     def __init__(self, clients: Clients, method: AnyMethod, training: TrainSection, seed: int) -> None:
         self.clients, self.method, self.training, self.seed = clients, method, training, seed
         self.kept: dict[int, Any] = {}
+        self.tried: set[tuple[int, bool]] = set()
+        """The nets on which the loss of another author was tried, and whether for a stack."""
         self.on_trained: Callable[[int], None] = ignore_progress
 
     def client(self, number: int, round: int) -> tuple[Client, Any]:
@@ -69,8 +72,18 @@ class Loop:
     def train_one(self, round: int, number: int, down: Any, plan: RoundPlan) -> Report:
         """Train one client."""
         client, kept = self.client(number, round)
+        self.try_loss(client, kept, down)
         training = replace(self.training, epochs=self.epochs(number, plan))
         return self.finish(number, *take_part(self.method, client, kept, down, training), plan)
+
+    def try_loss(self, client: Client, kept: Any, down: Any, stacked: bool = False) -> None:
+        """Raise an error if the loss of another author draws or, in a stack, is impure or counts padding."""
+        key = (id(client.net), stacked)
+        if is_ours(self.method) or key in self.tried:
+            return
+        start, prepared = self.method.receive(kept, down), checked(self.method, "prepare", self.method.prepare(down))
+        if check_loss(self.method, client, start, prepared, kept, stacked):
+            self.tried.add(key)
 
     def epochs(self, number: int, plan: RoundPlan) -> int:
         """How many epochs a client trains."""

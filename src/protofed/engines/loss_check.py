@@ -40,10 +40,10 @@ _PURE = (
 _PLAIN = (int, float, str, bool, list, dict, set, tuple, type(None), np.ndarray)
 
 
-def check_loss(method: AnyMethod, client: Client, start: Params, down: Any, kept: Any) -> bool:
+def check_loss(method: AnyMethod, client: Client, start: Params, down: Any, kept: Any, stacked: bool = True) -> bool:
     """Raise an error if the loss is not pure or counts padding; False if the client has too few examples to find out.
 
-    `down` is what `prepare` returned.
+    `down` is what `prepare` returned. `stacked`: False for the loop, in which a loss must only not draw.
     """
     if client.num_examples < 2:
         return False
@@ -63,14 +63,16 @@ def check_loss(method: AnyMethod, client: Client, start: Params, down: Any, kept
         before, generators = _variables(method), _generators()
         with NoDraws(method):
             first = compute(batch)
+        if _generators() != generators:
+            raise UserError(
+                f"{line_of(type(method), 'loss', _is_a_draw)}: {owner}.loss draws random numbers. {_DRAW_ADVICE}"
+            )
+        if not stacked:
+            return True
         changed = [name for name, value in _variables(method).items() if before.get(name) != value]
         if changed:
             raise UserError(
                 f"{_line_that_changes(method, changed[0])}: {owner}.loss changes {changed[0]}. {_PURE} {LOOP_ADVICE}"
-            )
-        if _generators() != generators:
-            raise UserError(
-                f"{line_of(type(method), 'loss', _is_a_draw)}: {owner}.loss draws random numbers. {_DRAW_ADVICE}"
             )
         for name, value, again in _compared(first, compute(batch)):
             if not torch.equal(value, again):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protofed.contract import checked, is_ours
 from protofed.engines.engine import ORDINARY, Clients, Report, RoundPlan
 from protofed.engines.loop import Loop
-from protofed.engines.loss_check import check_loss
 from protofed.engines.replay import PATIENCE, Replayed
 from protofed.engines.stack_training import Step, Trainee, train_together
 from protofed.engines.trees import tree_shapes
@@ -35,8 +33,6 @@ class Stacked(Loop):
         super().__init__(clients, method, training, seed)
         self.steps: dict[Any, Step] = {}
         self.patience = patience
-        self.tried: set[int] = set()
-        """The nets on which the loss of another author was tried."""
 
     def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
         """Clients with the same net, and equal shapes of what they receive and keep, dealt evenly into stacks."""
@@ -62,16 +58,13 @@ class Stacked(Loop):
         if len(downs) == 1:
             return super().train_group(round, downs, plan)
         clients, kepts = zip(*(self.client(number, round) for number in downs), strict=True)
+        for client, kept, down in zip(clients, kepts, downs.values(), strict=True):
+            self.try_loss(client, kept, down, stacked=True)
         starts = [self.method.receive(kept, down) for kept, down in zip(kepts, downs.values(), strict=True)]
         for client, start in zip(clients, starts, strict=True):
             client.net.check(start)
         different = {id(down): down for down in downs.values()}
-        prepared = {key: checked(self.method, "prepare", self.method.prepare(down)) for key, down in different.items()}
-        for client, kept, start, down in zip(clients, kepts, starts, downs.values(), strict=True):
-            if is_ours(self.method) or id(client.net) in self.tried:
-                continue
-            if check_loss(self.method, client, start, prepared[id(down)], kept):
-                self.tried.add(id(client.net))
+        prepared = {key: self.method.prepare(down) for key, down in different.items()}
         trainees = [
             Trainee(client, start, prepared[id(down)], kept, self.method.phases(self.epochs(number, plan)))
             for client, start, kept, (number, down) in zip(clients, starts, kepts, downs.items(), strict=True)
