@@ -14,6 +14,7 @@ The public names are:
 - `draw`: draw runs as a picture.
 - `measure`: compute measures from a result.
 - `join`: let a new client join a finished run.
+- `check_method`: check a method of your own.
 - `Config`: an experiment with a value for every option.
 - `Federation`: your own arrays and modules as the clients of an experiment.
 - `Result`: what a run returns.
@@ -40,6 +41,7 @@ __all__ = [
     "Result",
     "UserError",
     "Watcher",
+    "check_method",
     "compare",
     "draw",
     "join",
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from protofed.pictures.drawing import draw
     from protofed.studies.comparison import compare
     from protofed.studies.sweep import sweep
+    from protofed.testing import check_method
 
 _MODULES = {
     "METHODS": "protofed.methods",
@@ -72,6 +75,7 @@ _MODULES = {
     "Result": "protofed.experiment.results",
     "UserError": "protofed.errors",
     "Watcher": "protofed.experiment.watchers",
+    "check_method": "protofed.testing",
     "compare": "protofed.studies.comparison",
     "draw": "protofed.pictures.drawing",
     "join": "protofed.models.join",

@@ -92,7 +92,10 @@ class StoredRun:
         """The experiment. Its method must be known."""
         from protofed.experiment.config import Config
 
-        return self.in_memory.state.config if self.in_memory else Config.load(self.folder / "config.toml")
+        if self.in_memory:
+            return self.in_memory.state.config
+        file = self.folder / "config.toml"
+        return Config.load(file) if file.exists() else Config.of(self.settings)
 
     @property
     def method(self) -> str:
