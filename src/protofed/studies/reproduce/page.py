@@ -80,14 +80,14 @@ def differences_table(study: Study, results: Sequence[CellResult]) -> tuple[list
         line = [f"{first} - {second}"]
         for column in columns:
             ours, other = by_place.get((first, column)), by_place.get((second, column))
-            line += _difference(ours, other, most) if ours and other else ("-", "-")
+            line += _paired_difference(ours, other, most) if ours and other else ("-", "-")
         lines.append(line)
     shown = 2 if any(result.cell.paper for result in results) else 1  # without the paper's if it has none
     heads = ["", *(text for column in columns for text in (column, "paper")[:shown])]
     return heads, [line if shown == 2 else [line[0], *line[1::2]] for line in lines]
 
 
-def _difference(first: CellResult, second: CellResult, most: int) -> tuple[str, str]:
+def _paired_difference(first: CellResult, second: CellResult, most: int) -> tuple[str, str]:
     """Our difference of two cells, with the number of seeds that both have if it is below `most`, and the paper's."""
     gap = paired(first.accuracy, second.accuracy)
     ours = gap.text(first.cell.percent, "+") if gap else "not run"
