@@ -201,7 +201,11 @@ def load(
     nets: Sequence[Any] | None = None,
     trust_code: bool = False,
 ) -> Result:
-    """The result of a finished run, from its folder: `Result.load`."""
+    """The result of a finished run, from its folder.
+
+    `federation`, `nets`: those that were given to `run`. `trust_code`: run the code that the folder names, although you
+    have not run it before, or it is not that of the run.
+    """
     return Result.load(folder, federation, nets=nets, trust_code=trust_code)
 
 
