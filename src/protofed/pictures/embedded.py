@@ -58,6 +58,7 @@ class Embedded(NamedTuple):
     samples: Points  # test examples
     local: Points  # the class means of each client's training examples
     shared: Points  # the server's prototypes
+    dots: str = "test examples"  # what the samples are, for the legend
 
 
 def server_prototypes(result: Result) -> Prototypes | None:
@@ -101,12 +102,14 @@ def embed_all_clients(run: StoredRun, title: str, limit: int = _MAX_SAMPLES) -> 
             z, y = _compared_features(method, model.net, model.params, members.train[number])
             local.append(Points.from_prototypes(Prototypes.of(z, y, classes=members.classes), number))
     every, means = Points.concatenate(samples), Points.concatenate(local)
+    dots = Embedded._field_defaults["dots"]
     if members.nets[0].grid:  # of pixels; as in prototype-guided FL's Fig. S3, without class 0, the background
         every, means = (points.subset(points.y != 0) for points in (every, means))
+        dots = "pixels of test images without the background"
     if not len(every.y):
         raise UserError(f"{run.folder}: its clients have no test examples to embed.")
     rows = np.sort(random_state("embeddings", run.seed).permutation(len(every.y))[:limit])
-    return Embedded(title, members.labels, every.subset(rows), means, _shared_points(result))
+    return Embedded(title, members.labels, every.subset(rows), means, _shared_points(result), dots)
 
 
 def client_params(state: State, number: int) -> Params:

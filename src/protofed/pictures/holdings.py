@@ -56,7 +56,7 @@ def _bubbles(members: Members, counts: np.ndarray) -> Figure:
     main.set_ylabel("class")
     main.set_ylim(-0.7, classes - 0.3)
     if classes <= 25:
-        main.set_yticks(range(classes), [str(name)[:18] for name in members.example_labels])
+        main.set_yticks(range(classes), [str(name)[:18].rstrip("_ ") for name in members.example_labels])
     names = members.names or members.groups
     if any(names) and clients <= 30:
         main.set_xticks(range(clients), names, rotation=60, ha="right")

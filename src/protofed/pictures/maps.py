@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from protofed.errors import UserError
 from protofed.examples import IGNORED, Examples
@@ -110,7 +111,7 @@ def map_picture(runs: Sequence[StoredRun], clients: Sequence[int] = ()) -> Figur
             labels = model.compute_scores(x)["head"].argmax(-1).reshape(masks.shape)
             name = f"{title}, {members.client_name(client)}" if len(clients) > 1 else title
             rows.append(MapRows(name, labels.numpy(), entropy_maps(model.net, model.params, x)))
-    return _drawn(test, masks.numpy(), rows, members.classes)
+    return _drawn(test, masks.numpy(), rows, members.labels)
 
 
 def _short_titles(runs: Sequence[StoredRun]) -> list[str]:
@@ -127,27 +128,47 @@ def _chosen(test: Examples) -> Examples:
     return test.subset(np.array(evenly))
 
 
-def _drawn(test: Examples, masks: np.ndarray, rows: Sequence[MapRows], classes: int) -> Figure:
-    """The picture: a column per image; the images, their masks, and three rows per model."""
-    number = len(test)
+def _drawn(test: Examples, masks: np.ndarray, rows: Sequence[MapRows], names: Sequence[str | int]) -> Figure:
+    """The picture: a column per image; the images, their masks, and three rows per model. Entropies share scales."""
+    number, classes = len(test), len(names)
     lines = 2 + 3 * len(rows)
     height, width = masks.shape[1:]
     row_height = COLUMN * (1 - _LABELS) / number * height / width
     picture, axes = plt.subplots(lines, number, figsize=(COLUMN, row_height * lines), squeeze=False)
-    content: list[tuple[str, np.ndarray, float | None]] = [
+    content: list[tuple[str, np.ndarray, tuple[float, float] | None]] = [
         ("image", as_bytes(test.x[test.index].numpy()), None),
         ("mask", coloured(masks, classes), None),
     ]
-    softmax_top = float(np.log(classes))
-    features_top = max(float(row.entropies.features.max()) for row in rows)
+    softmax = (0.0, float(np.log(classes)))
+    features = (
+        min(float(row.entropies.features.min()) for row in rows),
+        max(float(row.entropies.features.max()) for row in rows),
+    )
     for row in rows:
         content.append((row.title, coloured(row.labels, classes), None))
-        content.append(("softmax entropy", row.entropies.softmax.numpy(), softmax_top))
-        content.append(("feature entropy", row.entropies.features.numpy(), features_top))
-    for line, (title, images, top) in zip(axes, content, strict=True):
+        content.append((_with_scale("softmax entropy", softmax), row.entropies.softmax.numpy(), softmax))
+        content.append((_with_scale("feature entropy", features), row.entropies.features.numpy(), features))
+    for line, (title, images, scale) in zip(axes, content, strict=True):
+        limits = {"vmin": scale[0], "vmax": scale[1]} if scale and scale[1] > scale[0] else {}
         for axis, image in zip(line, images, strict=True):
-            axis.imshow(image, interpolation="nearest", **({} if top is None else {"vmin": 0, "vmax": top or 1}))
+            axis.imshow(image, interpolation="nearest", **limits)
             axis.set(xticks=[], yticks=[])
-        line[0].set_ylabel(fill(title, 16), rotation=0, ha="right", va="center", fontsize=6)
+        line[0].set_ylabel(title if scale else fill(title, 16), rotation=0, ha="right", va="center", fontsize=6)
     picture.subplots_adjust(left=_LABELS, right=1, top=1, bottom=0, wspace=0.04, hspace=0.04)
+    shown = np.unique(np.concatenate([masks.ravel(), *(row.labels.ravel() for row in rows)]))
+    colours = coloured(shown, classes) / 255
+    picture.legend(
+        [Patch(facecolor=colour, edgecolor="black", linewidth=0.4) for colour in colours],
+        ["no label" if label == IGNORED else str(names[label]) for label in shown],
+        loc="upper center",
+        bbox_to_anchor=(0.5 + _LABELS / 2, -0.05 / lines),
+        ncols=min(4, len(shown)),
+        frameon=False,
+        fontsize=6,
+    )
     return picture
+
+
+def _with_scale(title: str, scale: tuple[float, float]) -> str:
+    """The name of a row with the values of its darkest and its lightest colour."""
+    return f"{title}\n{scale[0]:.1f} dark, {scale[1]:.1f} light"

@@ -132,7 +132,7 @@ def _add_legend(picture: Figure, panels: Sequence[Embedded]) -> None:
             ncols=min(len(handles), max(1, int(50 / (longest + 4)))),
         )
     large = "; large: server prototypes" if any(len(panel.shared.y) for panel in panels) else ""
-    picture.text(0.5, 0.0, f"dots: test examples; small: clients' class means{large}", ha="center", fontsize=5.8)
+    picture.text(0.5, 0.0, f"dots: {panels[0].dots}; small: clients' class means{large}", ha="center", fontsize=5.8)
 
 
 def tsne(runs: Sequence[StoredRun]) -> Figure:
