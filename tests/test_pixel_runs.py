@@ -23,6 +23,7 @@ from protofed.models.join import join
 from protofed.nets import NETS, make_net
 from protofed.nets.weights import with_our_names
 from protofed.pictures.maps import class_colours, overlaid
+from protofed.studies.reproduce.segmentation import draw_overlap_by_alpha
 from protofed.studies.reproduce.studies import STUDIES
 
 SIDE = 16
@@ -376,3 +377,22 @@ def test_figure5_compares_methods_by_alpha_and_slow(tmp_path):
     assert {job.seed for job in again} == {1, 2}
     quick = study.jobs(tmp_path, 1, True)
     assert [job.config.run.rounds for job in quick] == [2] * 5
+
+
+def test_figure5_weighs_shares_of_slow_clients_equally(tmp_path):
+    """Planted curves: a run has 0.3, and 0.1 more per tenth of slow clients and per seed. Without slow clients the rows
+    of fedavg are one run; seeds are averaged first."""
+    study = STUDIES["protomargin-figure5"]
+    jobs = study.jobs(tmp_path, study.seeds, False)
+    for job in jobs:
+        job.out.mkdir(parents=True)
+        value = 0.3 + job.config.system.slow / 10 + job.seed / 10
+        lines = [{"round": at, "miou": None if "local" in job.setting else value, "miou_head": 0.6} for at in (5, 10)]
+        (job.out / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    picture = draw_overlap_by_alpha(jobs)
+    for axis, mean in zip(picture.axes, (100 * (0.3 + 0.13 / 3), 100 * (0.3 + 0.13 / 3 + 0.2 / 3), 100 * (0.3 + 0.13 / 3)),
+                          strict=True):  # fmt: skip
+        curves = [line.get_ydata() for line in axis.lines]
+        assert [list(curve) for curve in curves[:-1]] == [pytest.approx([mean, mean])] * 4
+        assert list(curves[-1]) == pytest.approx([60, 60])  # central
+    assert len({axis.get_ylim() for axis in picture.axes}) == 1

@@ -26,6 +26,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "protomargin, deviation": ("method.attention=deviation",),
     "local": ("method.name=local",),
 }
+_TWO_ROWS = ("fedavg", "fedavg + toleration")
+"""The rows that are the same runs without slow clients."""
 _SERVER, _CLIENTS = "miou.mean", "miou.clients.head.mean"
 _SEGMENTATION_NOTE = (
     "mIoU in %, the background included: of the server's model on the test set, after the last round, mean over seeds "
@@ -87,19 +89,41 @@ def _figure5(name: str, data: str) -> Study:
 
 
 def draw_overlap_by_alpha(jobs: Sequence[SweepRun]) -> Figure:
-    """Fig. 5: the server's mIoU over rounds, a panel per alpha, with a band over shares of slow clients and seeds."""
-    by_alpha: dict[str, dict[str, list[dict[int, float]]]] = {}
+    """Fig. 5: the server's mIoU over rounds, a panel per alpha, with the mean and a band over shares of slow clients.
+
+    A share's curve is the mean over its seeds. The level of central is that of its last round.
+    """
+    central: list[float] = []
+    by_alpha: dict[str, dict[str, dict[str, list[dict[int, float]]]]] = {}  # alpha, row, share: a curve per seed
     for job in jobs:
         row, separator, column = job.setting.partition(", alpha ")
-        values = {line["round"]: 100 * line["miou"] for line in Folder(job.out).rounds() if line["miou"] is not None}
+        lines = Folder(job.out).rounds()
+        if row.startswith("central"):
+            central.append(100 * lines[-1]["miou_head"])
+        values = {line["round"]: 100 * line["miou"] for line in lines if line.get("miou") is not None}
         if separator and values:
-            by_alpha.setdefault(column.partition(",")[0], {}).setdefault(row, []).append(values)
+            alpha, _, slow = column.partition(", slow ")
+            for name in _TWO_ROWS if (row, slow) == (_TWO_ROWS[0], "0") else (row,):
+                by_alpha.setdefault(alpha, {}).setdefault(name, {}).setdefault(slow, []).append(values)
     panels = []
     for alpha, rows in by_alpha.items():
-        rounds = sorted(set.intersection(*(set(values) for runs in rows.values() for values in runs)))
-        curves = {row: np.array([[values[at] for at in rounds] for values in runs]) for row, runs in rows.items()}
-        panels.append(BandPanel(f"alpha = {alpha}", rounds, curves, y_label="mIoU in %"))
-    return draw_bands(panels, columns=len(panels))
+        every = [values for shares in rows.values() for runs in shares.values() for values in runs]
+        rounds = sorted(set.intersection(*map(set, every)))
+        curves = {
+            row: np.array([np.mean([[one[at] for at in rounds] for one in runs], 0) for runs in shares.values()])
+            for row, shares in rows.items()
+        }
+        levels = {"central": float(np.mean(central))} if central else {}
+        panels.append(BandPanel(f"alpha = {alpha}", rounds, curves, y_label="mIoU in %", levels=levels))
+    picture = draw_bands(panels, columns=len(panels))
+    shown = [axis for axis in picture.axes if axis.get_visible()]
+    low, high = (
+        choose(limits)
+        for choose, limits in zip((min, max), zip(*(axis.get_ylim() for axis in shown), strict=True), strict=True)
+    )
+    for axis in shown:
+        axis.set_ylim(low, high)
+    return picture
 
 
 SEGMENTATION_STUDIES = tuple(_figure5(name, data) for name, data in _CLASSES.items())
