@@ -34,6 +34,7 @@ from protofed.experiment.results import (
     ways_of_predicting,
 )
 from protofed.experiment.roster import clients_per_round, draw_roster
+from protofed.experiment.sections import is_due
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.stop_request import was_asked_to_stop
 from protofed.experiment.trackers import WATCHERS
@@ -118,7 +119,7 @@ class Runner:
         if not over:
             folder.remove_results()
         if every := run.trace_every:  # traces that were written because the round was to be the last
-            untraced = (n for n in folder.traced_rounds() if not self._is_due(n, every, over and n == done))
+            untraced = (n for n in folder.traced_rounds() if not is_due(n, every, over and n == done))
             folder.remove_traces(n for n in untraced if n >= done)
         folder.write_config(with_relative_paths(self.config.table(), folder.path))
         folder.write_rounds(self.rounds)
@@ -134,22 +135,12 @@ class Runner:
         """Whether the run ends after these rounds."""
         return self.config.run.is_over(len(rows), sum(row["seconds"] for row in rows))
 
-    @staticmethod
-    def _is_due(number: int, every: int, last: bool) -> bool:
-        """Whether something that happens every so many rounds, and after the last, happens after round `number`."""
-        return every > 0 and (number % every == 0 or last)
-
-    def _is_tested(self, number: int, last: bool) -> bool:
-        """Whether the clients are tested after round `number`."""
-        section = self.config.run
-        return self._is_due(number, section.eval_every, last) or number > section.rounds - section.eval_last
-
     def _as_if_uninterrupted(self, row: RoundRow, last: bool) -> RoundRow:
         """A row without the test that was made only because its round was to be the last."""
         if personal := row.get("personal"):
             examined = {str(client) for client in self._examined(row["round"] - 1)}
             row = {**row, "personal": {client: hits for client, hits in personal.items() if client in examined}}
-        if self._is_tested(row["round"], last):
+        if self.config.run.is_tested(row["round"], last):
             return row
         untested = {"accuracy_global": None, "miou": None, **accuracy_columns([], self.config.eval.reporting)}
         measured = {key for key in row if key.startswith(("accuracy_", "validation_", "loss_", "miou", "iou"))}
@@ -182,7 +173,7 @@ class Runner:
     def _stop_if_asked(self, number: int) -> None:
         """Stop after a checkpoint if another process asked for it (`ask_to_stop`), as if by Ctrl-C."""
         over = self._is_over(self.rounds)
-        saved = self._is_due(number, self.config.run.checkpoint_every, over)
+        saved = is_due(number, self.config.run.checkpoint_every, over)
         if self.folder and saved and was_asked_to_stop(self.folder.path) and not over:
             raise KeyboardInterrupt
 
@@ -199,9 +190,9 @@ class Runner:
     def _write_round(self, folder: Folder, row: RoundRow) -> None:
         run, over = self.config.run, self._is_over(self.rounds)
         folder.add_round(row)
-        if self._is_due(row["round"], run.trace_every, over) and (prototypes := self.server_prototypes()):
+        if is_due(row["round"], run.trace_every, over) and (prototypes := self.server_prototypes()):
             folder.write_trace(row["round"], prototypes)
-        if self._is_due(row["round"], run.checkpoint_every, over):
+        if is_due(row["round"], run.checkpoint_every, over):
             self._write_checkpoint(folder)
 
     def _result(self) -> Result:
@@ -236,7 +227,7 @@ class Runner:
         row |= self.method.log_entries(self.server) if uploads else {}
         seconds = time.perf_counter() - began
         run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), seconds]
-        tests_now = self._is_tested(number + 1, run.is_over(number + 1, sum(spent)))
+        tests_now = run.is_tested(number + 1, run.is_over(number + 1, sum(spent)))
         self.evaluations = self._evaluate(number) if tests_now else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting) | overlap_columns(self.evaluations)
         row |= self._validation_accuracies(number) if self.evaluations else {}

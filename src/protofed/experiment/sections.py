@@ -79,6 +79,15 @@ class RunSection:
         """Whether the run ends after this number of rounds, which took this many seconds."""
         return rounds >= self.rounds or 0 < self.seconds <= seconds
 
+    def is_tested(self, number: int, last: bool) -> bool:
+        """Whether the clients are tested after round `number`."""
+        return is_due(number, self.eval_every, last) or number > self.rounds - self.eval_last
+
+
+def is_due(number: int, every: int, last: bool) -> bool:
+    """Whether something that happens every so many rounds, and after the last, happens after round `number`."""
+    return every > 0 and (number % every == 0 or last)
+
 
 @dataclass(frozen=True)
 class DataSection:
