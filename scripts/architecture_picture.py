@@ -10,7 +10,7 @@ ROOMS = (
     ("cli/", "the commands, and what is printed"),
     ("studies/", "many runs: sweep, reproduce"),
     ("pictures/", "plots of runs"),
-    ("measures/   models/", "numbers from finished runs · predict, export, join"),
+    ("measures/   models/   testing/", "numbers from finished runs · predict, export, join · checks"),
     ("experiment/", "experiment file, clients, rounds, run folder, result"),
     ("engines/   trust/", "loop, stacked, pool · checks of uploads"),
     ("data/   nets/   methods/", "what an experiment chooses from"),

@@ -14,7 +14,7 @@ The public names are:
 - `draw`: draw runs as a picture.
 - `measure`: compute measures from a result.
 - `join`: let a new client join a finished run.
-- `check_method`: check a method of your own.
+- `check_method`: check a method of your own, as `protofed check` does.
 - `Config`: an experiment with a value for every option.
 - `Federation`: your own arrays and modules as the clients of an experiment.
 - `Result`: what a run returns.
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from protofed.pictures.drawing import draw
     from protofed.studies.comparison import compare
     from protofed.studies.sweep import sweep
-    from protofed.testing import check_method
+    from protofed.testing.method_check import check_method
 
 _MODULES = {
     "METHODS": "protofed.methods",
@@ -75,7 +75,7 @@ _MODULES = {
     "Result": "protofed.experiment.results",
     "UserError": "protofed.errors",
     "Watcher": "protofed.experiment.watchers",
-    "check_method": "protofed.testing",
+    "check_method": "protofed.testing.method_check",
     "compare": "protofed.studies.comparison",
     "draw": "protofed.pictures.drawing",
     "join": "protofed.models.join",

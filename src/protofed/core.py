@@ -1,7 +1,7 @@
 """The types that everything shares: what a client sees, what is sent, and the hooks of a method.
 
-The engines trace exactly one hook, `loss`. It is written for one client and one batch, never branches on the value of a
-tensor, and the engine may map it over many clients at once. Every other hook is plain Python on one client's view.
+The engines trace exactly one hook, `loss`. It is written for one client and one batch, and the engine may map it over
+many clients at once: see docs/what-a-method-may-do.md. Every other hook is plain Python on one client's view.
 """
 
 from __future__ import annotations
@@ -156,23 +156,25 @@ class Method(Generic[Server, Down, Up, Kept]):
     `loss`, keeps what `keep` returns, and sends what `upload` returns. The server combines the uploads in `aggregate`.
     The type parameters are the state of the server, the message to a client, the message back, and what a client keeps.
 
-    A complete method, FedAvg with equal weights::
+    A complete method, FedAvg with equal weights:
 
-        @dataclass(frozen=True)
-        class PlainAverage(Method[Weights, Weights, Weights, Nothing]):
-            needs: ClassVar[Needs] = "equal nets"
+    >>> @dataclass(frozen=True)
+    ... class PlainAverage(Method[Weights, Weights, Weights, Nothing]):
+    ...     needs: ClassVar[Needs] = "equal nets"
+    ...     def start(self, site):
+    ...         return Weights(site.fresh_params())
+    ...     def receive(self, kept, down):
+    ...         return down.params
+    ...     def upload(self, trained):
+    ...         return Weights(trained.params)
+    ...     def aggregate(self, site, server, uploads):
+    ...         return Weights(average_uploads(uploads, equal=True))
+    >>> import protofed
+    >>> result = protofed.run({"run": {"rounds": 2}, "data": {"clients": 3}, "method": {"name": PlainAverage}})
+    >>> len(result.rounds), sorted(result.rounds[-1]["loss"])
+    (2, ['supervised'])
 
-            def start(self, site):
-                return Weights(site.fresh_params())
-
-            def receive(self, kept, down):
-                return down.params
-
-            def upload(self, trained):
-                return Weights(trained.params)
-
-            def aggregate(self, site, server, uploads):
-                return Weights(average_uploads(uploads, equal=True))
+    docs/what-a-method-may-do.md has the rules, and `protofed check` checks them.
     """
 
     needs: ClassVar[Needs] = "nothing"

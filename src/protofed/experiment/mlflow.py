@@ -45,6 +45,17 @@ class MLflow(Watcher):
             ) from None
 
     def started(self, config: Config, members: Members, rounds: Sequence[RoundRow], notes: Sequence[str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._open(config)
+        except MlflowException as problem:
+            raise UserError(f"run.watchers: MLflow cannot store the run: {problem}") from problem
+        for row in rounds:
+            self.round(row)
+
+    def _open(self, config: Config) -> None:
+        """Start an MLflow run, or continue that of the run folder."""
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -66,8 +77,6 @@ class MLflow(Watcher):
             params = [Param(key, str(value)[:500]) for key, value in _flat(config.table())]
             for first in range(0, len(params), _PARAMS_PER_CALL):
                 self.client.log_batch(self.run_id, params=params[first : first + _PARAMS_PER_CALL])
-        for row in rounds:
-            self.round(row)
 
     def round(self, row: RoundRow) -> None:
         from mlflow.entities import Metric

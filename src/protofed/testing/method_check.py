@@ -188,7 +188,7 @@ def require_same_run(runner: Runner, reference: Runner, what: str, other: str, t
         name = min(got.keys() ^ expected.keys())
         raise UserError(f"{what} differs from {other}: only one of them has {name}.")
     for name, value in expected.items():
-        if (gap := _difference(got[name], value, tolerance)) is not None:
+        if (gap := _largest_difference(got[name], value, tolerance)) is not None:
             raise UserError(f"{what} differs from {other}: {name} by up to {gap:.3g} ({_allowed(tolerance)}).")
     for row, before in zip(runner.rounds, reference.rounds, strict=True):
         for key in row.keys() | before.keys():
@@ -207,7 +207,7 @@ def _allowed(tolerance: float) -> str:
     return f"allowed: {tolerance:g}" if tolerance else "no difference is allowed"
 
 
-def _difference(got: Tensor, expected: Tensor, tolerance: float) -> float | None:
+def _largest_difference(got: Tensor, expected: Tensor, tolerance: float) -> float | None:
     """The largest difference of two tensors; None if it is within the tolerance."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return math.inf
