@@ -8,11 +8,11 @@ from pathlib import Path
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "architecture.svg"
 ROOMS = (
     ("cli/", "the commands, and what is printed"),
-    ("studies/", "many runs: sweep, reproduce"),
+    ("studies/   deploy/", "many runs: sweep, reproduce · a federation on real machines"),
     ("pictures/", "plots of runs"),
     ("measures/   models/   testing/", "numbers from finished runs · predict, export, join · checks"),
     ("experiment/", "experiment file, clients, rounds, run folder, result"),
-    ("engines/   trust/", "loop, stacked, pool · checks of uploads"),
+    ("engines/   trust/", "loop, stacked, pool, flower · checks of uploads"),
     ("data/   nets/   methods/", "what an experiment chooses from"),
     ("theory/", "the papers' bounds as functions"),
     ("root: the vocabulary", "training  core  messages  net  examples  prototypes  draws  errors"),

@@ -34,15 +34,16 @@ LAYERS = (
     ("measures", "models", "testing"),
     ("pictures",),
     ("report",),
-    ("studies",),
+    ("studies", "deploy"),
     ("cli",),
 )
 """The rooms from the lowest to the highest. A room may import itself and lower rooms, but none of its own layer."""
 LEVEL = {name: level for level, name in enumerate(VOCABULARY)} | {
     name: len(VOCABULARY) + level for level, names in enumerate(LAYERS) for name in names
 }
-ON_PURPOSE = {"run", "__all__"}
-"""Module-level names that are defined twice on purpose: the command `run` and its function, and lists of public names."""
+ON_PURPOSE = {"run", "app", "__all__"}
+"""Module-level names that are defined twice on purpose: the command `run` and its function, the apps that typer and
+Flower start, and lists of public names."""
 
 
 def room(path: Path) -> str:

@@ -257,6 +257,10 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Server: the scores of its own model; {} if it has no model."""
         return {}
 
+    def model_state(self, server: Server) -> Server:
+        """Server: its state without what `predict_global` does not need; clients get it if they test that model."""
+        return server
+
     @classmethod
     def types(cls) -> dict[str, Any]:
         """The declared types of the server's state, of both messages, and of what a client keeps."""

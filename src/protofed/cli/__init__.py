@@ -16,6 +16,7 @@ from protofed.cli.arguments import AsJson, ExperimentFile, Sets, TrustCode, opti
 from protofed.cli.check import check_command
 from protofed.cli.compare import compare_command, runs_command
 from protofed.cli.data import data_app
+from protofed.cli.deploy import deploy_app
 from protofed.cli.draw import draw_command
 from protofed.cli.hints import SetsKeys
 from protofed.cli.measure import measure_command
@@ -172,6 +173,7 @@ app.command("compare")(compare_command)
 app.command("runs")(runs_command)
 app.add_typer(data_app, name="data")
 app.command("check")(check_command)
+app.add_typer(deploy_app, name="deploy")
 app.command("predict")(predict_command)
 app.command("export")(export_command)
 app.command("join")(join_command)

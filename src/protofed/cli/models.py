@@ -5,12 +5,34 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from protofed.cli.arguments import AsJson, RunFolder, TrustCode, option
 from protofed.errors import UserError
+
+if TYPE_CHECKING:
+    from protofed.experiment.model import Model
+
+
+def _is_deployed_client(folder: Path, client: str | None) -> bool:
+    """Whether a folder is that of a client of a deployed federation, which has one model, and not a run folder."""
+    if not (folder / "client.toml").exists():
+        return False
+    if client is not None:
+        raise UserError(f"--client {client}: {folder} is the folder of one client. Leave the option out.")
+    return True
+
+
+def _deployed_model(folder: Path) -> Model:
+    """The model of a client of a deployed federation."""
+    from protofed.engines.flower.installed import require_flower
+
+    require_flower()
+    from protofed.deploy.client_work import ClientWork
+
+    return ClientWork(folder).model()
 
 
 def predict_command(
@@ -43,7 +65,7 @@ def predict_command(
     ] = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Predict with a model of a finished run.
+    """Predict with a model of a finished run, or with that of a deployed client: DIR is then the client's folder.
 
     The records have the fields `label` and `scores`, of images with a label per pixel in the shape of the image. By
     prototype they also have `distance`, to the nearest prototype,
@@ -57,23 +79,25 @@ def predict_command(
 
     if out:
         predictions.must_be_writable(out)
-    if folder.is_file():
+    if folder.is_file() or _is_deployed_client(folder, client):
         if client is not None or draw:
             raise UserError(f"{folder} has one model. --client and --draw need a run folder.")
-        inputs, model = predictions.read_inputs(source), read_model(folder)
+        inputs = predictions.read_inputs(source)
+        model = read_model(folder) if folder.is_file() else _deployed_model(folder)
+        predicted = model.predict(inputs, by)
     else:
         result = Result.load(folder)
         inputs = predictions.read_inputs(source)
         model = result.predictor(client)
-    predicted = model.predict(inputs, by)
-    if client is None and not folder.is_file():
-        owner = "the server" if model.client is None else result.state.members.client_name(model.client)
-        print(f"Using the model of {owner}. Use --client for another one.", file=sys.stderr)
-    if draw:
-        from protofed.pictures.maps import write_overlays
+        predicted = model.predict(inputs, by)
+        if client is None:
+            owner = "the server" if model.client is None else result.state.members.client_name(model.client)
+            print(f"Using the model of {owner}. Use --client for another one.", file=sys.stderr)
+        if draw:
+            from protofed.pictures.maps import write_overlays
 
-        write_overlays(*predictions.images_and_classes(result.state, inputs, predicted), draw)
-        print(f"{len(predicted):,} masks and overlays written to {draw}.")
+            write_overlays(*predictions.images_and_classes(result.state, inputs, predicted), draw)
+            print(f"{len(predicted):,} masks and overlays written to {draw}.")
     if out:
         if out.suffix == ".csv":
             write_answers(answers(model, inputs, by), out)
@@ -86,7 +110,10 @@ def predict_command(
 
 def export_command(
     folder: RunFolder,
-    client: Annotated[Optional[str], option("--client", help="Number or name of the client.")] = None,
+    client: Annotated[
+        Optional[str],
+        option("--client", help="Number or name of the client; not if DIR is the folder of a deployed client."),
+    ] = None,
     out: Annotated[
         Optional[Path],
         option("--out", help="File to write, .safetensors or .onnx. Default: client-CLIENT.safetensors in DIR."),
@@ -104,27 +131,29 @@ def export_command(
     """Write a client's trained model for other software: a safetensors state dict, or ONNX.
 
     With --prototypes, write what the server would send to a new client: `protofed join FILE.safetensors` needs nothing
-    else of the run, and no other client's model.
+    else of the run, and no other client's model. DIR may also be the folder of a deployed client, without --client.
     """
     from protofed.experiment.results import Result
     from protofed.messages import message_size
     from protofed.models.export import write_model
     from protofed.models.invitation import Invitation, write_invitation
 
-    if (client is None) == (prototypes is None) or (prototypes and out):
+    if deployed := _is_deployed_client(folder, client):
+        model = _deployed_model(folder)
+    elif (client is None) == (prototypes is None) or (prototypes and out):
         raise UserError("Give either --client, to export its model, or --prototypes FILE.safetensors alone.")
-    result = Result.load(folder)
-    if prototypes:
-        invitation = Invitation.of(result)
+    elif prototypes:
+        invitation = Invitation.of(Result.load(folder))
         write_invitation(invitation, prototypes)
         print(
             f"{message_size(invitation.message).params:,} numbers for a new client, which needs {invitation.needs()}. "
             f"Written to {prototypes}."
         )
         return
-    path = out or folder / f"client-{client}.safetensors"
-    assert client is not None
-    model = result.predictor(client)
+    else:
+        assert client is not None
+        model = Result.load(folder).predictor(client)
+    path = out or folder / f"client-{model.client if deployed else client}.safetensors"
     write_model(model, path)
     num_params = sum(value.numel() for value in model.params.values())
     print(f"{model.net.name} with {num_params:,} parameters. Written to {path}.")

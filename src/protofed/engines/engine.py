@@ -76,6 +76,11 @@ class Engine(Protocol):
     on_trained: Callable[[int], None]
     """called during `train` with the number of clients that have just been trained"""
 
+    @property
+    def failures(self) -> Mapping[int, str]:
+        """The clients that the last call of `train` has no report of, and why; {} if clients cannot fail."""
+        ...
+
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Train all clients that were sent a message, and return what they send back."""
         ...

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Loop:
     """Trains clients one by one, in the order of their numbers."""
 
+    failures: Mapping[int, str] = {}  # clients in this process do not fail one by one
+
     def __init__(self, clients: Clients, method: AnyMethod, training: TrainSection, seed: int) -> None:
         self.clients, self.method, self.training, self.seed = clients, method, training, seed
         self.kept: dict[int, Any] = {}

@@ -71,6 +71,8 @@ class Worker(NamedTuple):
 class Pool:
     """Runs an engine's work in several processes. `sizes`: the number of examples of each client."""
 
+    failures: Mapping[int, str] = {}  # if a client fails, so does the run
+
     def __init__(self, inner: GroupEngine, types: Mapping[str, Any], sizes: Sequence[int], workers: int) -> None:
         self.inner, self.types, self.sizes = inner, types, sizes
         self.workers: list[Worker] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protofed.errors import UserError
@@ -48,6 +49,22 @@ def build_nets(config: Config, shapes: Sequence[tuple[int, ...]], classes: int) 
         for number, shape in dict.fromkeys(keys)
     }
     return tuple(nets[key] for key in keys)
+
+
+def own_or_shared_nets(
+    config: Config, shapes: Sequence[tuple[int, ...]], classes: int, tables: Sequence[Mapping[str, Any] | None]
+) -> tuple[Net, ...]:
+    """The net of each client: that of its own [net] table, or if it has None that of the experiment."""
+    nets = list(build_nets(config, shapes, classes))
+    own: dict[Any, Net] = {}
+    for number, (table, shape) in enumerate(zip(tables, shapes, strict=True)):
+        if table is not None:
+            (choice,) = Config.of({"net": table}).nets
+            key = (json.dumps(dict(table), sort_keys=True), shape)
+            if key not in own:
+                own[key] = make_net(choice.name, choice.design, shape, classes)
+            nets[number] = own[key]
+    return tuple(nets)
 
 
 def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, ...], tuple[str, ...]]:

@@ -19,7 +19,7 @@ from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.choices import GIVEN
 from protofed.experiment.encoder import encode_dataset
-from protofed.experiment.member_nets import client_nets, constants_of_weights
+from protofed.experiment.member_nets import client_nets, constants_of_weights, own_or_shared_nets
 from protofed.experiment.sections import TABLE
 from protofed.experiment.wording import dataset_title
 from protofed.plugins import label, origin_of
@@ -130,7 +130,11 @@ class Members:
             )
         no_data = tuple(Examples.empty(**client["input"]) for client in partition["clients"])
         labels = tuple(partition["labels"])
-        built, _ = client_nets(config, no_data, len(labels), None, weights=False)
+        tables = [client.get("net") for client in partition["clients"]]  # nets that clients of a deployment chose
+        if any(tables):
+            built = own_or_shared_nets(config, [examples.shape for examples in no_data], len(labels), tables)
+        else:
+            built, _ = client_nets(config, no_data, len(labels), None, weights=False)
         parts = tuple(Holding(np.array(client["train"]), np.array(client["test"])) for client in partition["clients"])
         groups = tuple(client["group"] for client in partition["clients"])
         names = tuple(client["name"] for client in partition["clients"] if "name" in client)
@@ -228,7 +232,7 @@ class Members:
     def majority(self) -> float:
         """The majority-class baseline: the mean accuracy of always predicting a client's most frequent class."""
         counts = [test.class_counts(self.classes) for test in self.test if len(test)]
-        shares = [count.max().item() / count.sum().item() for count in counts]
+        shares = [count.max().item() / count.sum().item() for count in counts if count.any()]
         return sum(shares) / len(shares) if shares else float("nan")
 
     def check_nets(self, name: str, method: AnyMethod) -> None:

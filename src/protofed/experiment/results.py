@@ -56,17 +56,12 @@ class State(NamedTuple):
             recipe = members.recipes[0] if members.recipes else None
             return Model(None, net, {}, predict_global, members.train[0], members.labels, recipe=recipe)
         client = members.client_number(client)
-        site = members.client(config.run.seed, config.run.rounds - 1, client)
-        down, kept = method.broadcast(self.server, client), self.kept[client]
-        with one_thread():
-            params = params_for_testing(method, site, kept, down, config.train)
-
-        def compute_scores(x: Tensor) -> Scores:
-            return site.net.at_image_size(method.predict(site.net, params, x, down, kept), len(x))
-
-        exportable = method.exportable_params(params, kept)
-        recipe = members.recipes[client] if members.recipes else None
-        return Model(client, site.net, exportable, compute_scores, site.data, members.labels, recipe=recipe)
+        if client not in self.kept:
+            raise UserError(
+                f"The model of client {client} is on the client's own machine: this run folder is that of a deployed "
+                "federation's server, and has no models of clients."
+            )
+        return client_model(config, members, client, self.kept[client], method.broadcast(self.server, client))
 
     def default_client(self) -> int | None:
         """The client that predicts if the user names none: the server (None) if it has a model, else client 0."""
@@ -81,6 +76,20 @@ class State(NamedTuple):
     def distance_limits(self) -> dict[str, Any]:
         """The `DistanceLimits` of every client, for reach.json."""
         return {str(client): self.model(client).training_distance_limits() for client in sorted(self.kept)}
+
+
+def client_model(config: Config, members: Members, client: int, kept: Any, down: Any) -> Model:
+    """The model of a client after the last round, from what it keeps and the message that the server would send it."""
+    method, site = config.method, members.client(config.run.seed, config.run.rounds - 1, client)
+    with one_thread():
+        params = params_for_testing(method, site, kept, down, config.train)
+
+    def compute_scores(x: Tensor) -> Scores:
+        return site.net.at_image_size(method.predict(site.net, params, x, down, kept), len(x))
+
+    exportable = method.exportable_params(params, kept)
+    recipe = members.recipes[client] if members.recipes else None
+    return Model(client, site.net, exportable, compute_scores, site.data, members.labels, recipe=recipe)
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ class Result:
                     f"{files.path} was made with other data or nets: its partition.json does not match. "
                     f"Give the {'federation' if federation else 'nets and data'} of that run."
                 )
-        elif config.method.tune(config.train.epochs):
+        elif config.method.tune(config.train.epochs) and config.engine.name != "flower":
             members = members_with_data(config, files.path)
         else:
             members = Members.from_partition(config, partition)

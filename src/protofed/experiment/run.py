@@ -92,7 +92,7 @@ def run(
         one_thread(),
         explaining_errors(config.method),
         trusting(trust_code),
-        _open_folder(out, resume, config, members) as folder,
+        open_run_folder(out, resume, config, members) as folder,
     ):
         runner = Runner(config, members, folder, watchers)
         try:
@@ -113,7 +113,7 @@ def resolve_engine(config: Config, members: Members) -> Config:
 
 
 @contextmanager
-def _open_folder(out: str | Path | None, resume: bool, config: Config, members: Members) -> Iterator[Folder | None]:
+def open_run_folder(out: str | Path | None, resume: bool, config: Config, members: Members) -> Iterator[Folder | None]:
     """A locked run folder: a new one, or with `resume` that of an earlier run of the experiment; None without `out`."""
     if out is None:
         yield None

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from protofed.contract import checked, require_equal_uploads
-from protofed.engines.choice import choose_workers, make_engine
-from protofed.engines.engine import Evaluation, RoundPlan, Split
+from protofed.engines.engine import Engine, Evaluation, RoundPlan, Split
 from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import BoundsMonitor, bounds_of
 from protofed.experiment.checkpoint import latest_checkpoint, remove_checkpoints, write_checkpoint
@@ -19,6 +18,7 @@ from protofed.experiment.config import Config
 from protofed.experiment.divergence import pull_warning
 from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
+from protofed.experiment.local_engine import make_local_engine
 from protofed.experiment.members import Members
 from protofed.experiment.own_code import with_relative_paths
 from protofed.experiment.personal import Personal, accuracies_by_client
@@ -33,7 +33,7 @@ from protofed.experiment.results import (
     mean_terms,
     ways_of_predicting,
 )
-from protofed.experiment.roster import clients_per_round, draw_roster
+from protofed.experiment.roster import draw_roster
 from protofed.experiment.sections import is_due
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.stop_request import was_asked_to_stop
@@ -46,10 +46,15 @@ from protofed.trust.guard import sift
 
 
 class Runner:
-    """The state of a run between rounds. `config` must name its engine: see `run.resolve_engine`."""
+    """The state of a run between rounds. Without an `engine`, `config` must name one: see `run.resolve_engine`."""
 
     def __init__(
-        self, config: Config, members: Members, folder: Folder | None, watchers: Sequence[Watcher] = ()
+        self,
+        config: Config,
+        members: Members,
+        folder: Folder | None,
+        watchers: Sequence[Watcher] = (),
+        engine: Engine | None = None,
     ) -> None:
         self.config, self.members, self.folder, self.method = config, members, folder, config.method
         self.server = checked(self.method, "start", self.method.start(members.server(config.run.seed, 0)))
@@ -57,7 +62,7 @@ class Runner:
         self.evaluations: list[Evaluation] = []
         self.watchers, self.has_watchers = list(watchers), bool(watchers)
         self.notes = list(members.notes)
-        self.warning = ""
+        self.warning, self.asked_to_stop = "", False
         if config.run.trace_every and self.server_prototypes() is None:
             self.notes.append(f"run.trace_every: {label(config.method_name)} has no prototypes to write to trace/")
         if folder:
@@ -69,10 +74,7 @@ class Runner:
             self.notes.append("run.monitor: without a run folder (out) there is no bounds.jsonl to write")
         elif folder and config.run.monitor:
             self.watchers.append(BoundsMonitor(self, config.run.monitor, folder.path))
-        workers = config.engine.workers or choose_workers(
-            members.nets, members.train, config.train.epochs, clients_per_round(config, len(members))
-        )
-        self.engine = make_engine(config.engine.name, workers, members, self.method, config.train, config.run.seed)
+        self.engine = engine or make_local_engine(config, members)
 
     def close(self) -> None:
         """Release the engine, then the watchers, even if one of them fails."""
@@ -159,7 +161,8 @@ class Runner:
             for watcher in self.watchers:
                 watcher.round(row)
             self._warn()
-            self._stop_if_asked(row["round"])
+            if self.asked_to_stop:  # as if by Ctrl-C
+                raise KeyboardInterrupt
         if not self.evaluations:  # every round was done before
             self.evaluations = self._evaluate(len(self.rounds) - 1)
         result = self._result()
@@ -169,13 +172,6 @@ class Runner:
         for watcher in self.watchers:
             watcher.finished(result)
         return result
-
-    def _stop_if_asked(self, number: int) -> None:
-        """Stop after a checkpoint if another process asked for it (`ask_to_stop`), as if by Ctrl-C."""
-        over = self._is_over(self.rounds)
-        saved = is_due(number, self.config.run.checkpoint_every, over)
-        if self.folder and saved and was_asked_to_stop(self.folder.path) and not over:
-            raise KeyboardInterrupt
 
     def _warn(self) -> None:
         """The first time that something goes wrong, pass it to the watchers, or to Python if the caller has none."""
@@ -194,6 +190,7 @@ class Runner:
             folder.write_trace(row["round"], prototypes)
         if is_due(row["round"], run.checkpoint_every, over):
             self._write_checkpoint(folder)
+            self.asked_to_stop = was_asked_to_stop(folder.path) and not over
 
     def _result(self) -> Result:
         config = self.config.with_rounds(len(self.rounds))
@@ -220,6 +217,7 @@ class Runner:
         reports = sorted(reports, key=lambda report: report.upload.client)
         require_equal_uploads(self.method, [report.upload for report in reports])
         uploads, rejected = sift([report.upload for report in reports])
+        rejected = dict(sorted({**self.engine.failures, **rejected}.items()))
         if uploads:
             site = self.members.server(self.config.run.seed, number)
             self.server = checked(self.method, "aggregate", self.method.aggregate(site, self.server, uploads))
@@ -231,9 +229,7 @@ class Runner:
         self.evaluations = self._evaluate(number) if tests_now else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting) | overlap_columns(self.evaluations)
         row |= self._validation_accuracies(number) if self.evaluations else {}
-        predict = server_predictor(self.method, self.members, self.server)
-        training_loss = self.config.eval.training_loss
-        row |= server_columns(predict, self.members, training_loss) if self.evaluations else {"accuracy_global": None}
+        row |= self._server_columns() if self.evaluations else {"accuracy_global": None}
         row.setdefault("miou", None)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
@@ -244,6 +240,11 @@ class Runner:
         row["clients"] = roster.clients
         row["rejected"] = {str(client): reason for client, reason in rejected.items()}
         return row | {"seconds": time.perf_counter() - began if tests_now else seconds}
+
+    def _server_columns(self) -> RoundRow:
+        """The columns of a tested round about the server's own model."""
+        predict = server_predictor(self.method, self.members, self.server)
+        return server_columns(predict, self.members, self.config.eval.training_loss)
 
     def server_prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them."""

@@ -171,8 +171,9 @@ class SystemSection:
 class EngineSection:
     """The [engine] section: how the clients of a round are computed."""
 
-    name: Literal["auto", "loop", "stacked"] = "auto"
-    """loop: one client after another; stacked: clients with the same net at once; auto: chosen by a fixed rule"""
+    name: Literal["auto", "loop", "stacked", "flower"] = "auto"
+    """loop: one client after another; stacked: clients with the same net at once; auto: chosen by a fixed rule;
+    flower: other machines, set by `protofed deploy`"""
     workers: Annotated[int, Ge(0)] = 0
     """number of processes; 0: one per core if the run is large enough to benefit; results do not depend on it"""
     reason: str = ""

@@ -147,6 +147,10 @@ class CReFF(SharedModel, Method[RetrainingServer, ModelAndRetrainedHead, Gradien
     def predict_global(self, net: Net, server: RetrainingServer, x: Tensor) -> Scores:
         return {"head": net({**server.params, **server.head}, x)[1]}
 
+    def model_state(self, server: RetrainingServer) -> RetrainingServer:
+        """Without the features."""
+        return server._replace(features=server.features[:, :0])
+
 
 def _trainable_head(net: Net, head: Params) -> Params:
     """The tensors of a head that train, sorted by name."""

@@ -189,3 +189,8 @@ class MpFedCL(SharedModel, Method[PoolingServer, PooledModel, ModelWithPrototype
 
     def predict_global(self, net: Net, server: PoolingServer, x: Tensor) -> Scores:
         return self.predict(net, server.params, x, self.broadcast(server, 0), ())
+
+    def model_state(self, server: PoolingServer) -> PoolingServer:
+        """With the prototypes that clients are sent: if they were merged, without the pool of all clients'."""
+        classes, _, dim = server.pool.mean.shape
+        return server._replace(pool=Prototypes.empty(classes, dim)) if server.merged else server

@@ -100,6 +100,11 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
         scores = [torch.sigmoid(sign * exponents) * counts for exponents in used]  # Eq. (11)
         return torch.stack([score / score.sum() for score in scores]).mean(0)  # Eq. (12), (13)
 
+    def model_state(self, server: GuidedServer) -> GuidedServer:
+        """The model alone."""
+        classes, _, dim = server.prototypes.mean.shape
+        return GuidedServer(server.params, Prototypes.empty(classes, dim), torch.zeros(0), torch.zeros(2, 0))
+
     def log_entries(self, server: GuidedServer) -> dict[str, Any]:
         local, aggregate = server.margins.tolist()
         return {"attention": server.attention.tolist(), "margins_local": local, "margins_aggregate": aggregate}

@@ -33,7 +33,7 @@ _COMMON_COLUMNS = (
 )
 """Beginnings of the columns of rounds.jsonl that do not come from the method."""
 
-Part = Callable[[StoredRun], Any]
+ReportPart = Callable[[StoredRun], Any]
 
 
 def gather(runs: Sequence[StoredRun]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _run(run: StoredRun, group: str, whole: bool) -> dict[str, Any]:
         "versions": run.summary.get("versions", {}),
         "config": (run.folder / "config.toml").read_text(),
     }
-    parts: dict[str, Part] = {"map": traced_map if run.unfinished else prototype_map}
+    parts: dict[str, ReportPart] = {"map": traced_map if run.unfinished else prototype_map}
     if not run.unfinished:
         parts |= {"holdings": _holdings, "similarity": _measured("similarity"), "confusion": _measured("confusion")}
         if any("attention" in row for row in run.rounds):
@@ -225,7 +225,7 @@ def _holdings(run: StoredRun) -> dict[str, Any]:
     return {"labels": labels, "counts": [[int(i), int(j), int(counts[i, j])] for i, j in held]}
 
 
-def _measured(name: str) -> Part:
+def _measured(name: str) -> ReportPart:
     """A measure with a row and a column per class."""
 
     def part(run: StoredRun) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from protofed.report.content import gather
 from protofed.report.page import html_page, verdict_words
 
 _HOST = "127.0.0.1"
-_PAUSE = 0.3
+_LOOK_EVERY = 0.3
 """Seconds between looks at the run folders."""
 
 
@@ -53,12 +53,12 @@ class LivePage:
 
     def wait_for_a_round(self) -> None:
         """Wait until there is something to show."""
-        while not all(Folder(folder).has_rounds() for folder in self.folders) and not self.ended.wait(_PAUSE):
+        while not all(Folder(folder).has_rounds() for folder in self.folders) and not self.ended.wait(_LOOK_EVERY):
             pass
 
     def wait(self) -> None:
         """Wait until no run is running, then tell the browsers and end the server."""
-        while any(Folder(folder).is_in_use() for folder in self.folders) and not self.ended.wait(_PAUSE):
+        while any(Folder(folder).is_in_use() for folder in self.folders) and not self.ended.wait(_LOOK_EVERY):
             pass
         self.close()
 
@@ -123,7 +123,7 @@ class LivePage:
                 before = None
                 try:
                     while True:
-                        ended = page.ended.wait(_PAUSE)
+                        ended = page.ended.wait(_LOOK_EVERY)
                         if (now := page.state()) != before or ended:
                             before, content = now, gather(load_runs(page.folders))
                             self.send_event("content", {"content": content, "words": verdict_words(content)})

@@ -1,0 +1,153 @@
+"""The app that Flower starts at the server: it enrols the clients and runs the experiment, as `protofed run` does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from protofed.deploy.client_data import read_balanced
+from protofed.deploy.deployed_runner import DeployedRunner
+from protofed.deploy.enrolment import EnrolledMembers, Enrolment
+from protofed.deploy.settings import EXPERIMENT_FILE, ServerSettings, read_server_settings
+from protofed.deploy.status import ServerStatus
+from protofed.engines.flower.exchange import Patience, Post
+from protofed.engines.flower.nodes import Clock, Nodes
+from protofed.engines.flower.remote import Agreement, Remote
+from protofed.engines.threads import one_thread
+from protofed.errors import UserError
+from protofed.examples import Examples
+from protofed.experiment.config import Config
+from protofed.experiment.folder import uninterrupted
+from protofed.experiment.pixels import check_pixel_labels
+from protofed.experiment.run import open_run_folder
+
+if TYPE_CHECKING:
+    from protofed.experiment.results import Result
+
+app = ServerApp()
+RUN_FOLDER = "run"
+"""The run folder in the server's folder."""
+
+
+@app.main()
+def run_server(grid: Grid, context: Context) -> None:
+    """Run the experiment in the folder that the run's config names."""
+    options = context.run_config
+    serve(grid, Path(str(options["folder"])), resume=bool(options.get("resume")), rounds=int(options.get("rounds", 0)))
+
+
+def serve(grid: Grid, folder: Path, resume: bool = False, rounds: int = 0, clock: Clock | None = None) -> Result:
+    """Enrol the clients and run the experiment. `rounds` replaces run.rounds, unless it is 0."""
+    settings = read_server_settings(folder)
+    status = ServerStatus(folder, settings.clients)
+    try:
+        return _served(grid, folder, settings, status, resume, rounds, clock)
+    except UserError as problem:
+        status.failed(str(problem))
+        raise
+    except BaseException as problem:
+        status.failed(f"{type(problem).__name__}: {problem}")
+        raise
+
+
+def _served(
+    grid: Grid,
+    folder: Path,
+    settings: ServerSettings,
+    status: ServerStatus,
+    resume: bool,
+    rounds: int,
+    clock: Clock | None,
+) -> Result:
+    out = folder / RUN_FOLDER
+    resume = resume and (out / "config.toml").exists()
+    if not resume and (out / "config.toml").exists():
+        raise UserError(f"{out} has a run. Continue it with `protofed deploy resume`, or move the folder away.")
+    file = Config.load(folder / EXPERIMENT_FILE)
+    enrolment = Enrolment(folder, file, settings, resume)
+    nodes = Nodes(grid, enrolment, status, clock)
+    _wait_for_clients(nodes, enrolment, settings)
+    status.members(enrolment.run, enrolment.names)
+    members = enrolment.members(read_balanced(folder / "balanced.npz"))
+    _check_nets(members, file, enrolment.names)
+    engine = _engine(nodes, enrolment, members, file, settings)
+    examined = bool(engine.agreement.examinable)
+    config, notes = _deployed(file.with_clients(len(members)), members.notes, rounds, examined)
+    with one_thread(), open_run_folder(out, resume, config, members) as run_folder:
+        runner = DeployedRunner(config, replace(members, notes=notes), run_folder, [status], engine)
+        runner.connect()
+        try:
+            with uninterrupted():
+                runner.resume() if resume else runner.start()
+            return runner.go()
+        finally:
+            runner.close()
+
+
+def _wait_for_clients(nodes: Nodes, enrolment: Enrolment, settings: ServerSettings) -> None:
+    """Wait until all clients have enrolled, or until enough of them have and the time is over."""
+    began, clock = nodes.clock.now(), nodes.clock
+    enough = min(settings.enough, len(enrolment.names))
+    while True:
+        nodes.look()
+        here = [number for number in range(len(enrolment.names)) if nodes.of(number) is not None]
+        if len(here) == len(enrolment.names):
+            break
+        if clock.now() - began >= settings.wait_seconds:
+            if len(here) >= enough:
+                break
+            missing = [name for number, name in enumerate(enrolment.names) if number not in here]
+            raise UserError(
+                f"{len(here)} of {len(enrolment.names)} clients have enrolled after {settings.wait_seconds:g} s, but "
+                f"{enough} are needed (min_clients in server.toml). Missing: {', '.join(missing)}."
+            )
+        clock.sleep(settings.poll_seconds)
+    if not enrolment.is_fixed:  # a new run: its members are the clients that are here
+        nodes.by_client = {position: nodes.by_client[number] for position, number in enumerate(here)}
+        enrolment.fix([enrolment.names[number] for number in here])
+
+
+def _check_nets(members: EnrolledMembers, config: Config, names: tuple[str, ...]) -> None:
+    """Raise an error if the method cannot combine the clients' nets."""
+    try:
+        members.check_nets(config.method_name, config.method)
+        check_pixel_labels(members, config.method_name, config.method)
+    except UserError as problem:
+        numbers = ", ".join(f"{number} is {name}" for number, name in enumerate(names))
+        raise UserError(f"{problem} (Client {numbers}.)") from None
+
+
+def _deployed(config: Config, notes: tuple[str, ...], rounds: int, examined: bool) -> tuple[Config, tuple[str, ...]]:
+    """The experiment as it can be run on several machines, and notes about what is left out."""
+    run = config.run
+    if rounds:
+        run = replace(run, rounds=rounds)
+    if run.monitor:
+        run = replace(run, monitor=0)
+        notes += ("run.monitor: the bounds need the clients' data, which stay with them; nothing is monitored",)
+    if config.eval.personal and not examined:
+        notes += ("eval.personal: no client has a balanced test set (balanced.npz), so that its figures are null",)
+    engine = replace(config.engine, name="flower", reason="clients on other machines")
+    return replace(config, run=run, engine=engine), notes
+
+
+def _engine(
+    nodes: Nodes, enrolment: Enrolment, members: EnrolledMembers, config: Config, settings: ServerSettings
+) -> Remote:
+    """The engine that reaches the clients."""
+    names, described = enrolment.names, [enrolment.descriptions[name] for name in enrolment.names]
+    post = Post(nodes, names, Patience(settings.round_seconds, settings.wait_seconds, settings.poll_seconds))
+    agreement = Agreement(
+        enrolment.run,
+        enrolment.config.digest(),
+        members.labels,
+        tuple(len(train) for train in members.train),
+        enrolment.held_classes(members.labels),
+        frozenset(n for n, client in enumerate(described) if members.balanced and client.get("balanced")),
+    )
+    without_data = replace(members, train=tuple(Examples.empty(**client["input"]) for client in described))
+    return Remote(post, agreement, without_data, config.method, config.train, config.run.seed)

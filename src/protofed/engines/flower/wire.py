@@ -1,0 +1,75 @@
+"""Messages as Flower's records: named tensors (ArrayRecord) and figures (ConfigRecord). Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TENSORS = "tensors"
+FIGURES = "figures"
+_NUMPY = "numpy.ndarray"
+"""Flower's name of the format in which an array is stored: a .npy file."""
+
+
+def to_records(tensors: Mapping[str, Tensor], figures: Mapping[str, Any]) -> RecordDict:
+    """The content of a Flower message: tensors by name, and figures that JSON can hold."""
+    content = RecordDict({FIGURES: ConfigRecord({"json": json.dumps(dict(figures))})})
+    if tensors:
+        content[TENSORS] = ArrayRecord({f"/{name}": Array(_as_numpy(value)) for name, value in tensors.items()})
+    return content
+
+
+def _as_numpy(value: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(value.detach().cpu().numpy()).reshape(value.shape)  # the former makes 0-d arrays 1-d
+
+
+def record_figures(content: RecordDict) -> dict[str, Any]:
+    """The figures of a message; an error (ValueError) if it has none."""
+    record = content.get(FIGURES)
+    text = record.get("json") if isinstance(record, ConfigRecord) else None
+    figures = json.loads(text) if isinstance(text, str) else None
+    if not isinstance(figures, dict):
+        raise ValueError("the message has no figures")
+    return figures
+
+
+def record_tensors(content: RecordDict) -> dict[str, Tensor]:
+    """The tensors of a message; an error (ValueError) if one of them is not a stored array of numbers."""
+    record = content.get(TENSORS, ArrayRecord())
+    if not isinstance(record, ArrayRecord):
+        raise ValueError(f"its tensors are a {type(record).__name__}")
+    return {name.removeprefix("/"): _as_tensor(name, array) for name, array in record.items()}
+
+
+def _as_tensor(name: str, array: Array) -> Tensor:
+    """A tensor of its own memory from a stored array, which another machine has written."""
+    try:
+        if array.stype != _NUMPY:
+            raise ValueError(f"it is stored as {array.stype}")
+        values = np.load(BytesIO(array.data), allow_pickle=False)
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"it is of type {values.dtype}")
+        return torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("=")))
+    except (ValueError, TypeError, EOFError, OSError, MemoryError) as problem:
+        raise ValueError(
+            f"the tensor {name.removeprefix('/') or '(without a name)'} cannot be read: {problem}"
+        ) from None
+
+
+def content_hash(tensors: Mapping[str, Tensor], figures: Mapping[str, Any]) -> str:
+    """A hash of the names, types, shapes and values of tensors, and of figures. It does not depend on their order."""
+    digest = hashlib.sha256(json.dumps(dict(figures), sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(_as_numpy(value).tobytes())
+    return digest.hexdigest()
