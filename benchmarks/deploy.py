@@ -54,9 +54,13 @@ class Proxy:
         while True:
             try:
                 client, _ = self.listener.accept()
+            except OSError:
+                return  # the listener was closed
+            try:
                 server = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
-                return
+                client.close()  # the server does not listen yet
+                continue
             for source, sink, direction in ((client, server, "up"), (server, client, "down")):
                 threading.Thread(target=self._copy, args=(source, sink, direction), daemon=True).start()
 
