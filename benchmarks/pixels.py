@@ -37,10 +37,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "unet, channels = [8, 16, 32, 64]": ("unet", {"channels": (8, 16, 32, 64)}),
     "deeplab, width = 0.5, stride = 8, rates = [1, 2]": ("deeplab", {"width": 0.5, "stride": 8, "rates": (1, 2)}),
     "deeplab, stride = 16, rates = [1, 2]": ("deeplab", {"rates": (1, 2)}),
-    "deeplab, encoder = efficientnet_lite0, norm = batch, stride = 8, rates = [1, 2]": (
-        "deeplab",
-        {"encoder": "efficientnet_lite0", "norm": "batch", "stride": 8, "rates": (1, 2)},
-    ),
 }
 MEMORY_BATCHES = (16, 64)
 
