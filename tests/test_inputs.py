@@ -115,3 +115,11 @@ def test_what_is_missing_in_a_test_example_only_is_filled_too():
     train = Examples.of(np.array([[1.0], [3.0]], np.float32), np.zeros(2)).by_own_statistics()
     test = Examples.of(np.array([[np.nan]], np.float32), np.zeros(1)).normalised_like(train)
     assert test.take(torch.arange(1))[0].tolist() == [[0]]
+
+
+def test_an_input_with_only_missing_values_is_refused():
+    examples = Examples.of(np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]]), np.zeros(3, int)).by_own_statistics()
+    assert len(examples.checked_inputs([[np.nan, 1.0]])) == 1  # the other one is filled in
+    with pytest.raises(UserError) as caught:
+        examples.checked_inputs([[1.0, 2.0], [np.nan, np.nan]])
+    assert str(caught.value) == "1 of the 2 inputs have only missing values (row 2). Delete them."

@@ -181,6 +181,12 @@ class Examples:
         invalid = ~np.isfinite(raw) if self.fill is None else np.isinf(raw)
         if count := np.count_nonzero(invalid):
             raise UserError(f"{count:,} of the inputs' {raw.size:,} values are not finite. Fill them in.")
+        empty = np.isnan(raw).reshape(len(raw), -1).all(1) if raw.dtype.kind == "f" and raw.size else np.zeros(0, bool)
+        if empty.any():
+            rows = ", ".join(map(str, (np.flatnonzero(empty) + 1)[:5]))
+            raise UserError(
+                f"{empty.sum():,} of the {len(raw):,} inputs have only missing values (row {rows}). Delete them."
+            )
         return torch.from_numpy(np.ascontiguousarray(raw).reshape(len(raw), *shape))
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:

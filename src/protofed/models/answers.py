@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def answers(model: Model, x: Any, by: str = "head") -> dict[str, np.ndarray]:
     """The columns [n] of the answers for raw inputs: `label`, `probability_CLASS`, `nearest_prototype`, `distance`.
 
-    The last two are there if the model predicts by prototype, too.
+    `nearest_prototype` and `distance` are there if the model predicts by prototype, too, and `unknown` if this way of
+    predicting has a rule for unknown inputs.
     """
     if model.net.grid:
         raise UserError("A model that labels pixels has no answer per row. Use --out with .npy, or --draw.")
@@ -32,6 +33,8 @@ def answers(model: Model, x: Any, by: str = "head") -> dict[str, np.ndarray]:
     if "prototype" in model.ways():
         nearest = predicted if by == "prototype" else model.predict(x, "prototype")
         columns |= {"nearest_prototype": nearest["label"], "distance": nearest["distance"]}
+    if "unknown" in (predicted.dtype.names or ()):
+        columns["unknown"] = predicted["unknown"]
     return columns
 
 
