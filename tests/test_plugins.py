@@ -179,7 +179,7 @@ def download(project, tmp_path, monkeypatch):
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:4]))
 def test_a_downloaded_folder_runs_no_code(words, download, command):
     record = json.loads((download / "runs/a/code.json").read_text())
     record["mine.py:ProtoAvg"]["sha256"] = plugins.file_hash("mine.py")  # whatever the folder says of itself
@@ -260,6 +260,7 @@ def test_a_file_that_changed_is_said_and_the_flag_takes_it(project, command):
     assert json.loads((project / "runs/a/code.json").read_text())["mine.py:ProtoAvg"]["earlier"] == [before]
 
 
+@pytest.mark.slow
 def test_a_sweep_says_that_its_file_changed_and_may_move(project, command, tmp_path, monkeypatch):
     words = ("sweep", "--grid", "method.pull=1,5", "--seeds", "1", "--out", "s", "--set", "run.rounds=1")
     words += ("--set", "data.clients=3", "--set", "partition.name=iid")
@@ -415,6 +416,22 @@ def package(project, tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def test_entry_points_are_names_like_any_other(package):
+    from protofed.cli.listing import list_entries
+
+    config = Config.of({"method": {"name": "toyavg", "pull": 2.0}, "net": {"name": "toynet", "width": 9}})
+    assert (config.method_name, config.method.pull, config.nets[0].design.width) == ("toyavg", 2.0, 9)
+    assert Config.of({"method": {"name": "fedavg"}}).method.__class__.__module__ == "protofed.methods.fedavg"
+    with pytest.raises(UserError, match='Did you mean "toyavg"'):
+        Config.of({"method": {"name": "toyavgg"}})
+    (entry,) = [entry for entry in list_entries("partitions") if entry["name"] == "halves"]
+    assert (entry["about"], entry["options"]) == (
+        "[toy 0.3] Everybody gets an equal part, cut at random.",
+        {"share": 1.0},
+    )
+
+
+@pytest.mark.slow
 def test_an_installed_package_is_listed_run_and_opened(package, command):
     code, out = command("list")
     assert code == 0
