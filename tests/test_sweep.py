@@ -420,9 +420,9 @@ def workers_of(parent: int) -> list[str]:
     found = []
     for status in Path("/proc").glob("[0-9]*/environ"):
         try:
-            told = (status.parent / "cmdline").read_text()
+            told = (status.parent / "cmdline").read_text().split("\0")
         except OSError:
             continue
         if "sweep" in told and "killed" in told and int(status.parent.name) != parent:
-            found.append(told)
+            found.append(" ".join(told))
     return found
