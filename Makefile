@@ -26,9 +26,11 @@ setup:
 demo: setup
 	@rm -rf $(DEMO)
 	@for method in fedproto fedavg local; do \
-	  $(BIN)/protofed run recipes/digits-n3.toml --set method.name=$$method --out $(DEMO)/$$method || exit 1; echo; \
+	  $(BIN)/protofed run recipes/digits-n3.toml --set method.name=$$method --set run.trace_every=1 \
+	    --out $(DEMO)/$$method || exit 1; echo; \
 	done
 	@$(BIN)/protofed compare $(DEMO)/fedproto $(DEMO)/fedavg $(DEMO)/local
+	@$(BIN)/protofed report $(DEMO)/fedproto $(DEMO)/fedavg $(DEMO)/local --out $(DEMO)/report.html | tail -n 1
 
 test: setup
 	@$(PYTEST) -m "not slow"
@@ -46,6 +48,7 @@ check: setup
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory other-cpu
+	@sh scripts/slow_tests.sh
 	@$(MAKE) --no-print-directory slow
 
 format: setup

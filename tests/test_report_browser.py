@@ -1,4 +1,4 @@
-"""The report in a browser: Debian's chromium, driven by playwright. `sh scripts/browser.sh` installs both."""
+"""The report in a browser: Debian's chromium, driven by playwright. `sh scripts/slow_tests.sh` installs both."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CONFIG = {
 def browser() -> Iterator[Any]:
     """A browser without a window."""
     sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="NO BROWSER TESTS: playwright is missing. Run `sh scripts/browser.sh`."
+        "playwright.sync_api", reason="NO BROWSER TESTS: playwright is missing. Run `sh scripts/slow_tests.sh`."
     )
     if not CHROMIUM:
-        pytest.skip("NO BROWSER TESTS: chromium is missing. Run `sh scripts/browser.sh` as root.")
+        pytest.skip("NO BROWSER TESTS: chromium is missing. Run `sh scripts/slow_tests.sh` as root.")
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield started

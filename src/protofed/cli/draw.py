@@ -24,7 +24,11 @@ def draw_command(
             "attention, margins, bounds, sweep, inputs or spiral.",
         ),
     ],
-    out: Annotated[Path, option("--out", help="Picture to write: .pdf, .svg or .png.")],
+    out: Annotated[Optional[Path], option("--out", help="Picture to write: .pdf, .svg or .png.")] = None,
+    animation: Annotated[
+        Optional[Path],
+        option("--animate", help="For embeddings, instead of --out: the prototypes over rounds, .gif or .mp4."),
+    ] = None,
     force: Annotated[bool, option("--force", help="Replace the picture if it exists.")] = False,
     width: Annotated[Optional[float], option("--width", help="Width in inches. Default: about 3.4, a column.")] = None,
     height: Annotated[Optional[float], option("--height", help="Height in inches.")] = None,
@@ -68,6 +72,12 @@ def draw_command(
     from protofed.pictures.catalogue import PICTURES
     from protofed.pictures.drawing import draw
 
+    if animation:
+        _animate(folders, what, animation, force)
+        return
+    if out is None:
+        raise UserError("--out: missing. Give the picture to write, for example --out curves.pdf.")
+
     ways = [way.strip() for text in by or () for way in text.split(",") if way.strip()]
     draw(
         what,
@@ -85,6 +95,17 @@ def draw_command(
         **({"by": ways} if ways else {}),
     )
     print(f"{what}: {PICTURES[what].about}. Written to {out}.")
+
+
+def _animate(folders: Sequence[Path], what: str, out: Path, force: bool) -> None:
+    """Write the prototypes of one run as they move."""
+    from protofed.experiment.stored import StoredRun
+    from protofed.pictures.animation import animate
+
+    if what != "embeddings" or len(folders) != 1:
+        raise UserError("--animate shows the embeddings of one run: give one folder and --what embeddings.")
+    frames = animate(StoredRun.load(folders[0]), out, force)
+    print(f"The prototypes after {frames} rounds. Written to {out}.")
 
 
 def _line_labels(words: Sequence[str]) -> dict[str, str]:

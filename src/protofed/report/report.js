@@ -425,7 +425,7 @@ function mapSection(run) {
       slider.setAttribute("aria-valuetext", output.textContent);
       draw(number);
     });
-    controls.append(element("label", {}, "Prototypes after", slider, output));
+    controls.append(element("label", { class: "slider" }, "After", slider, output));
   }
   const rows = () => [...map.samples.map((p) => ["test example", "", p[3], label(p[2]), p[0], p[1], ""]), ...map.local.map((p) => ["class mean of a client", "", p[3], label(p[2]), p[0], p[1], ""]),
     ...frames.flatMap((frame) => frame.prototypes.map((p) => ["prototype", frame.round, "", label(p[2]), p[0], p[1], p[3]]))];

@@ -21,6 +21,15 @@ _FEW_TESTS = 50
 _STILL_RISING = 0.01
 """A mean accuracy that rose by more than this over the last fifth of the rounds is still rising."""
 
+_COMPARED = {
+    "own classes": "by head among the client's classes",
+    "by head": "by head",
+    "by prototype": "by the nearest prototype",
+    "mIoU": "in the mIoU of the server's model",
+    "server": "by the server's model",
+}
+"""The figures by which settings are compared, in the order of preference, and how the sentence names them."""
+
 Groups = Mapping[str, Sequence[StoredRun]]
 
 
@@ -78,13 +87,16 @@ def _result_sentence(name: str, runs: Sequence[StoredRun]) -> str:
 
 
 def _difference_sentence(row: SettingRow, first: SettingRow) -> str:
-    """How a group compares with the first, by the same way of predicting and the same seeds."""
-    for figure in ("by head", "by prototype", "mIoU", "server"):
+    """How a group compares with the first, by the same read-out and the same seeds.
+
+    Heads are compared among the client's own classes, because personal heads and prototypes know these, too.
+    """
+    for figure, words in _COMPARED.items():
         gap = row.compared_with(first, figure)
         if gap is None:
             continue
-        amount = f"{100 * abs(gap.mean):.1f} points {'above' if gap.mean >= 0 else 'below'} {first.setting} {figure}"
-        return f"{row.setting} is {amount}{_certainty(gap)}."
+        amount = f"{100 * abs(gap.mean):.1f} points {'above' if gap.mean >= 0 else 'below'}"
+        return f"{row.setting} is {amount} {first.setting} {words}{_certainty(gap)}."
     return ""
 
 
