@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from protofed.data.labels import ClassNames, class_numbers
 from protofed.data.partitions.base import Holding, stratified_share
 from protofed.data.table.client_tables import ClientTable, TableOptions, all_classes, client_tables, read_frames
-from protofed.data.table.recipe import Recipe, common_recipes, fit_recipe, scaled_by_constants
+from protofed.data.table.recipe import ColumnRecipe, Recipe, common_recipes, fit_recipe, scaled_by_constants
 from protofed.draws import random_state
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
@@ -89,6 +90,44 @@ def learn_recipes(tables: Sequence[ClientTable], parts: Sequence[Holding], optio
     if options.scaling != "client":
         return [scaled_by_constants(recipe, options.scaling) for recipe in recipes]
     return recipes
+
+
+class ClientExamples(NamedTuple):
+    """The examples of one client that is not part of `Members`: one that joins a run, or that is deployed."""
+
+    labels: ClassNames  # of the class numbers
+    train: Examples
+    test: Examples
+    validation: Examples
+    recipe: Recipe
+
+
+def client_examples(
+    table: ClientTable,
+    options: TableOptions,
+    labels: ClassNames | None = None,
+    common: Sequence[ColumnRecipe] = (),
+    number: int = 0,
+    validation: float = 0.0,
+    seed: int = 0,
+) -> ClientExamples:
+    """The examples of one client's table, divided as `members_of_tables` divides those of client `number`.
+
+    `labels`: the classes of the federation; None: the client's own. `common`: columns that are scaled as other clients
+    scale them; the client learns the scales of its other columns from its training rows.
+    """
+    labels = all_classes([table]) if labels is None else labels
+    y = class_numbers(labels, table.labels, table.origin)
+    part = divide_rows(number, table, y, validation, seed)
+    recipe = fit_recipe(table.frame.iloc[part.train], table.kinds, options.target)
+    scales = {step.name: step for step in common}
+    steps = (replace(scales[step.name], fill=step.fill) if step.name in scales else step for step in recipe.steps)
+    recipe = replace(recipe, steps=tuple(steps))
+    if isinstance(options.scaling, dict):
+        recipe = scaled_by_constants(recipe, options.scaling)
+    rows = Examples.of(recipe.transform(table.frame, table.origin), y)
+    train, test, held_out = (rows.subset(positions) for positions in (part.train, part.test, part.validation))
+    return ClientExamples(labels, train, test, held_out, recipe)
 
 
 def divide_rows(client: int, table: ClientTable, y: np.ndarray, validation: float, seed: int) -> Holding:

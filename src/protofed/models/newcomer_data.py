@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from protofed.data.dataset import read_npz
-from protofed.data.labels import ClassNames, class_numbers
+from protofed.data.labels import ClassNames
 from protofed.data.table.client_tables import client_table
 from protofed.data.table.files import SUFFIXES, read_table
-from protofed.data.table.recipe import ColumnRecipe, Recipe, fit_recipe, scaled_by_constants
+from protofed.data.table.recipe import Recipe
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.federation import Federation
-from protofed.experiment.table_members import divide_rows
+from protofed.experiment.table_members import client_examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,21 +85,9 @@ def _from_table(invitation: Invitation, frame: Any, new_classes: bool, name: str
         options = replace(options, test="")
     table = client_table(name, name, frame, options)
     labels = _extended(invitation.labels, table.labels, new_classes)
-    y = class_numbers(labels, table.labels, name)
-    part = divide_rows(0, table, y, 0.0, 0)
-    recipe = fit_recipe(table.frame.iloc[part.train], table.kinds, options.target)
-    common = {step.name: step for step in invitation.steps}
-    recipe = replace(recipe, steps=tuple(_scaled_as(step, common.get(step.name)) for step in recipe.steps))
-    if isinstance(options.scaling, dict):
-        recipe = scaled_by_constants(recipe, options.scaling)
-    examples = Examples.of(recipe.transform(table.frame, name), y)
-    train, test = examples.subset(part.train), examples.subset(part.test)
-    return NewcomerData(train, test, labels, _client_with_same_inputs(invitation.inputs, train), recipe)
-
-
-def _scaled_as(step: ColumnRecipe, common: ColumnRecipe | None) -> ColumnRecipe:
-    """A step of the newcomer, scaled as that of the run's clients if they scale the column in the same way."""
-    return step if common is None else replace(common, fill=step.fill)
+    found = client_examples(table, options, labels, invitation.steps)
+    like = _client_with_same_inputs(invitation.inputs, found.train)
+    return NewcomerData(found.train, found.test, labels, like, found.recipe)
 
 
 def _client_with_same_inputs(others: tuple[Examples, ...], newcomer: Examples) -> int | None:

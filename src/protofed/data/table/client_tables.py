@@ -94,6 +94,11 @@ def client_tables(frames: Mapping[str, tuple[str, Any]], options: TableOptions) 
     return tables
 
 
+def read_client_table(path: Path, options: TableOptions) -> ClientTable:
+    """The rows of one client from its file. Its name is that of the file."""
+    return client_table(path.stem, path.name, read_table(path, options.missing), options)
+
+
 def client_table(name: str, origin: str, frame: Any, options: TableOptions) -> ClientTable:
     """One client's rows: the target and the test column are taken from the other columns, which are checked."""
     if len(set(frame.columns)) < len(frame.columns):
