@@ -390,6 +390,27 @@ def test_workers_and_their_errors_know_the_file(project):
         protofed.run(table)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words", "message"),
+    [
+        ("y = np.arange(200) % 2", "y = 1 / 0", ["data", "info", "./bad.py:stripes"], "in stripes: ZeroDivisionError"),
+        (
+            "accuracies = [",
+            "oops = nothing[0], [",
+            ["measure", "runs/a", "--what", "./bad.py:spread"],
+            "in spread: NameError",
+        ),
+    ],
+)
+def test_an_error_in_any_part_is_a_message_with_its_line(old, new, words, message, project, command):
+    run_mine()
+    (project / "bad.py").write_text(MINE.replace(old, new))
+    code, out = command(*words)
+    assert code == 1
+    assert out.startswith(f"protofed: {project / 'bad.py'}, line ")
+    assert message in out
+
+
 @pytest.fixture
 def package(project, tmp_path, monkeypatch):
     """An installed package with entry points."""

@@ -33,6 +33,7 @@ __all__ = [
     "line_in_file",
     "name_without_folder",
     "origin_of",
+    "outside_error",
     "relative_name",
     "run_file",
     "source_file",
@@ -41,6 +42,8 @@ __all__ = [
 Registered = TypeVar("Registered")
 _LOADED: dict[str, str] = {}
 """The sha256 of every file that `run_file` has run, by its path."""
+_IMPORTED: set[str] = set()
+"""The files of the modules that were imported by name."""
 
 
 def _place_and_name(name: Any) -> tuple[str, str] | None:
@@ -153,6 +156,16 @@ def line_in_file(problem: BaseException, file: str) -> int:
     return lines[-1] if lines else 0
 
 
+def outside_error(problem: BaseException) -> str | None:
+    """An exception in code outside the package as a message with the file and line; None if it is not in such code."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [frame for frame in frames if frame.filename in _LOADED or frame.filename in _IMPORTED]
+    if not own:
+        return None
+    text = f"{type(problem).__name__}: {problem}".rstrip(": .")
+    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}: {text}."
+
+
 def run_file(path: Path) -> ModuleType:
     """The module in a file. A file is run once, and again after it has changed.
 
@@ -196,7 +209,9 @@ def _imported(place: str) -> ModuleType:
     if _is_file(place):
         return run_file(Path(place))
     try:
-        return importlib.import_module(place)
+        module = importlib.import_module(place)
+        _IMPORTED.add(str(module.__file__))
+        return module
     except ModuleNotFoundError as problem:
         raise UserError(
             f"there is no module {problem.name}. Install it, add its folder to $PYTHONPATH, or name a file: "

@@ -28,7 +28,7 @@ from protofed.cli.reproduce import reproduce_command
 from protofed.cli.stopping import advice_if_stopped, system_message
 from protofed.cli.sweep import sweep_command
 from protofed.errors import UserError, is_out_of_memory
-from protofed.plugins import label
+from protofed.plugins import label, outside_error
 
 app = typer.Typer(
     name="protofed",
@@ -187,6 +187,15 @@ app.command("sweep", cls=SetsKeys)(sweep_command)
 app.command("watch")(watch_command)
 
 
+def raise_unless_outside(problem: Exception) -> None:
+    """Show an exception in code outside the package as a message and end; raise any other one again."""
+    message = outside_error(problem)
+    if message is None:
+        raise problem
+    print(f"protofed: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
 def entry() -> None:
     """Run the command. Errors of the user and of the operating system are messages, not tracebacks."""
     for stream in (sys.stdout, sys.stderr):
@@ -202,7 +211,9 @@ def entry() -> None:
         sys.exit(1)
     except (RuntimeError, MemoryError) as problem:
         if not is_out_of_memory(problem):
-            raise
+            raise_unless_outside(problem)
         advice = "Use a smaller net, a smaller train.batch, or fewer processes (engine.workers, --jobs)."
         print(f"protofed: There is not enough memory ({problem}). {advice}", file=sys.stderr)
         sys.exit(1)
+    except Exception as problem:
+        raise_unless_outside(problem)
