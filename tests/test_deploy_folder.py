@@ -273,7 +273,7 @@ def test_status_and_ledger_as_rows(folder, tmp_path):
         "bytes": 1234,
         "sha256": "ab" * 32,
     }
-    assert sent_rows([message])[0][1:] == ("2", "train", "mean [3, 50]", "loss", "1,234", "abababababab")
+    assert sent_rows([message])[0][1:] == ("3", "train", "mean [3, 50]; figures: loss", "1,234", "abababababab")
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -283,8 +283,8 @@ def deploy_sent(
         print(json.dumps(messages, indent=2))
         return
     table = Table(caption=f"{len(messages):,} messages, {sum(message['bytes'] for message in messages):,} bytes")
-    for column in ("time", "round", "kind", "tensors", "figures", "bytes", "sha256"):
-        table.add_column(column, justify="right" if column in ("round", "bytes") else "left", overflow="fold")
+    for column in ("time", "round", "kind", "content", "bytes", "sha256"):
+        table.add_column(column, justify="right" if column in ("round", "bytes") else "left")
     for row in sent_rows(messages):
         table.add_row(*row)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -84,16 +84,22 @@ def sent_messages(folder: Path) -> list[dict[str, Any]]:
 
 
 def sent_rows(messages: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """A row per message: time, round, kind, tensors, bytes, hash."""
+    """A row per message: time, round (from 1), kind, content, bytes, hash."""
     return [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(message["time"])) if "time" in message else "-",
-            str(message["round"]) if message.get("round") is not None else "-",
+            str(message["round"] + 1) if message.get("round") is not None else "-",
             str(message["kind"]),
-            ", ".join(f"{tensor['name']} {tensor['shape']}" for tensor in message.get("tensors", [])) or "-",
-            ", ".join(sorted(message.get("figures") or {})) or "-",
+            _content_text(message),
             f"{message['bytes']:,}",
             str(message["sha256"])[:12],
         )
         for message in messages
     ]
+
+
+def _content_text(message: dict[str, Any]) -> str:
+    """The tensors with their shapes, and the names of the figures."""
+    tensors = ", ".join(f"{tensor['name']} {tensor['shape']}" for tensor in message.get("tensors", []))
+    figures = ", ".join(sorted(message.get("figures") or {}))
+    return "; ".join(filter(None, [tensors, f"figures: {figures}" if figures else ""])) or "-"
