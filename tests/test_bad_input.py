@@ -101,20 +101,23 @@ ALONE = "The experiment has a problem:\n  - "
         (["data.name=mnist", "data.root=none"], MNIST),
         (
             ["data.name=mnist", "data.root=corrupt"],
-            "corrupt/mnist.npz cannot be read as an npz: it is not a zip archive, or it is incomplete. Get the file again.",
+            "corrupt/mnist.npz is damaged: its end is missing. Get the file again, or write it again.",
         ),
         (
             ["data.name=mnist", "data.root=cut"],
-            "cut/mnist.npz cannot be read as an npz: it is not a zip archive, or it is incomplete. Get the file again.",
+            "cut/mnist.npz is damaged: its end is missing. Get the file again, or write it again.",
         ),
-        (["data.name=mnist", "data.root=keys"], "keys/mnist.npz has no array x_train. Get the file again."),
+        (
+            ["data.name=mnist", "data.root=keys"],
+            "keys/mnist.npz has no array x_train; it has x. docs/data.md describes the file.",
+        ),
         (
             ["data.name=mnist", "data.root=shape"],
-            "mnist: the train part in shape/mnist.npz has inputs [50, 20, 28] and labels [50]; must be [n, 28, 28] and [n]. Get the file again.",
+            "mnist: the train part in shape/mnist.npz has inputs [50, 20, 28] and labels [50]; must be [n, 28, 28] and [n]. docs/data.md describes the file.",
         ),
         (
             ["data.name=mnist", "data.root=labels"],
-            "mnist: the test part in labels/mnist.npz: its labels must be whole numbers from 0 to 9. Get the file again.",
+            "mnist: the test part in labels/mnist.npz: its labels must be whole numbers from 0 to 9. docs/data.md describes the file.",
         ),
         (
             ["broken.toml"],

@@ -48,8 +48,9 @@ def test_run_prints_lines_a_verdict_and_the_paths(protofed, tmp_path):
     assert "  left " in lines[1]
     assert lines[3].startswith("fedproto on digits after 2 rounds: ")
     assert lines[4].startswith("Majority-class baseline: ")
-    assert lines[5].startswith("Per round, all clients together send ")
-    assert lines[6].startswith("Written to runs/fedproto-digits-1: checkpoint/, clients.csv")
+    assert lines[5].startswith("Rule for unknown inputs, softmax: it marks ")
+    assert lines[6].startswith("Per round, all clients together send ")
+    assert lines[7].startswith("Written to runs/fedproto-digits-1: checkpoint/, clients.csv")
     protofed("run", *FAST)
     assert (tmp_path / "runs" / "fedproto-digits-2" / "result.json").exists()
 
@@ -203,7 +204,9 @@ def test_version(protofed):
 
 
 def test_a_run_that_diverges_ends_with_1_and_a_sentence(protofed):
-    code, out, err = protofed("run", *FAST, "--set", "train.lr=1e30", "--out", "a")
+    code, out, err = protofed("run", *FAST, "--set", "train.lr=1e30", "--out", "b")
+    assert (code, err.startswith("protofed: Round 1: all 4 uploads were rejected, so the run stops")) == (1, True)
+    code, out, err = protofed("run", *FAST, "--set", "method.name=local", "--set", "train.lr=1e30", "--out", "a")
     assert code == 1
     assert "the run has diverged" in out
     assert err == "protofed: The run has diverged: its loss is not finite. The exit code is 1.\n"
@@ -319,7 +322,7 @@ def test_live_table_on_a_terminal():
     assert "prototype" in shown
     assert "15/15" in shown
     assert len(screen.last) == 12
-    assert len(run_verdict(result).splitlines()) == 3
+    assert len(run_verdict(result).splitlines()) == 4
 
 
 def test_verdict_says_whether_it_is_anything():

@@ -331,7 +331,7 @@ def test_a_folder_of_npy_files_is_mapped_not_read(tmp_path, monkeypatch):
             "`client` has 2 entries for 3 examples",
         ),
         ({"x": np.zeros(3), "y": np.zeros(3, int)}, r"x has shape \[3\] and type float64; must be numbers"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(2, int)}, r"has inputs \[3, 2\] and labels \[2\]"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(2, int)}, "has 3 inputs and 2 labels. Give one label per input"),
         (
             {"x": np.zeros((3, 2)), "y": np.array(["a", "b", "c"]), "classes": np.array(["a", "b"])},
             "there is no class 'c'",
@@ -382,7 +382,7 @@ def test_a_file_of_leaf_by_hand(tmp_path):
     [
         ({"f_0": ([[1.0]], [0.5])}, "user f_0 has a label that is not a whole number"),
         ({"f_0": ([[1.0]], [0, 1])}, "user f_0 has 1 inputs and 2 labels"),
-        ({"f_0": (["be"], [1])}, "cannot be read as a file of LEAF: .*'be'.* Inputs must be numbers"),
+        ({"f_0": (["be"], [1])}, "cannot be read as a file of LEAF: .*'be'.* inputs must be numbers"),
         (
             {"f_0": ([[1.0]], [0]), "f_1": ([[1.0, 2.0]], [0])},
             r"user f_1 has the shape \[2\], but one of user f_0 has \[1\]",

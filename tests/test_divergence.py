@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import sys
 import warnings
 
 import pytest
 from rich.console import Console
 
 import protofed
+from protofed import cli
 from protofed.cli.screen import Screen, run_verdict
+from protofed.errors import StoppedRunError
 from protofed.experiment.config import Config
 from protofed.experiment.divergence import pull_warning
 
@@ -76,5 +79,35 @@ def test_ordinary_runs_are_not_warned(method):
 
 
 def test_a_learning_rate_that_is_too_large_is_still_the_cause():
-    result = protofed.run({**TABLE, "train": {"lr": 1e20}})
+    with pytest.raises(StoppedRunError) as stopped:
+        protofed.run({**TABLE, "train": {"lr": 1e20}})
+    assert str(stopped.value) == (
+        "Round 1: all 4 uploads were rejected, so the run stops (clients by reason: prototypes/mean is not finite: "
+        "0, 1, 2, 3). The loss is not finite: the run has diverged. Try a smaller train.lr (it is 1e+20), or train.clip."
+    )
+    result = protofed.run({**TABLE, "method": {"name": "local"}, "train": {"lr": 1e20}})  # nothing is uploaded
     assert "The loss is not finite: the run has diverged. Try a smaller train.lr, or train.clip." in run_verdict(result)
+
+
+def test_a_run_that_stops_can_be_ended_with_the_rounds_before(tmp_path, monkeypatch, capsys):
+    """Exit code 1; the message names the command that writes the results of the rounds before."""
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "--set", "data.clients=3", "--set", "run.rounds=4", "--set", "method.pull=1e38", "--out", "r"]
+
+    def command(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["protofed", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.entry()
+        return ended.value.code or 0, capsys.readouterr().err
+
+    code, message = command(*words)
+    assert code == 1
+    assert message.startswith("protofed: Round 2: all 3 uploads were rejected, so the run stops")
+    assert (
+        "Round 2: the loss is not finite since clients are pulled to prototypes. Try a smaller method.pull" in message
+    )
+    assert message.endswith("`protofed run --resume --out r --set run.rounds=1` writes their results.\n")
+    assert not (tmp_path / "r" / "result.json").exists()
+    assert command("run", "--resume", "--out", "r") == (1, message)  # the same again
+    assert command("run", "--resume", "--out", "r", "--set", "run.rounds=1", "--quiet") == (0, "")
+    assert protofed.Result.load("r").summary["rounds"] == 1

@@ -60,13 +60,17 @@ def follow(page: Path, where: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page, "python", "console")], ids=lambda page: page.name
 )
-def test_code_and_commands_run(page, tmp_path, monkeypatch):
+def test_code_and_commands_run(page, tmp_path, monkeypatch, capsys):
     try:
         with torch.random.fork_rng(devices=[]):  # a reader's own nets draw where they like
             follow(page, tmp_path, monkeypatch)
     finally:
         METHODS.pop("protoavg", None)
         sys.modules.pop("protoavg", None)
+    shown = [text for _, text in blocks(page, "") if text.startswith("Client 0 has the digits")]
+    assert len(shown) == (page.name == "start.md")
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in shown)  # the predictions next to the true labels
 
 
 def tutorial_code() -> str:

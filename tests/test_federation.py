@@ -148,7 +148,7 @@ X, Y = table(6)
             {"data": [(X, Y)], "nets": [nn.Sequential(nn.Linear(4, 3))]},
             "nets[0] has only one layer with parameters, so that the embedding would be the raw input and prototypes would be means of raw inputs. Add a layer before it, or specify (nn.Identity(), layer) if the inputs are features.",
         ),
-        ({"data": [(X, Y / 2)]}, "data[0]: its labels are of type float64; they must be whole numbers or names."),
+        ({"data": [(X, Y / 2)]}, "data[0], labels: got the label 0.5; labels must be whole numbers or names."),
         ({"data": [(X.astype(str), Y)]}, "data[0]: its inputs are of type <U32; they must be numbers."),
         ({"data": [(X, Y - 1)]}, 'data[0]: there is no class -1. Did you mean "1"? Known: 0, 1.'),
         ({"data": [(X, Y)], "classes": 2}, "data[0]: there is no class 2. Known: 0, 1."),
@@ -210,7 +210,9 @@ def test_missing_values_and_misfits_say_where():
     x[2, 1] = np.nan
     with pytest.raises(UserError) as refused:
         protofed.Federation([(X, Y), (x, Y)])
-    assert str(refused.value) == ("data[1]: 1 of its 24 values are not finite. Fill them in, or leave those rows out.")
+    assert str(refused.value) == (
+        "data[1], inputs: 1 of 24 values are missing (NaN), in x[:, 1] (1). Fill them in, or delete these rows."
+    )
     with pytest.raises(UserError) as refused:
         protofed.Federation([(X, Y)] * 2, nets=[line(), nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))])
     assert str(refused.value).startswith("nets[1] cannot be used with inputs of shape (4,): mat1 and mat2 shapes")

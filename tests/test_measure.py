@@ -265,7 +265,7 @@ def test_the_help_names_every_measure(command):  # noqa: F811
         (
             "fedavg",
             ["--what", "drfit"],
-            'There is no measure "drfit". Did you mean "drift"? Known: bounds, classification, confusion, cost, discrepancy, drift, entropy, fairness, gradients, margins, model_margins, objective, scatter, similarity.',
+            'There is no measure "drfit". Did you mean "drift"? Known: bounds, classification, confusion, cost, discrepancy, drift, entropy, fairness, gradients, margins, model_margins, objective, scatter, similarity, unknown.',
         ),
         (
             "fedavg",
@@ -296,7 +296,7 @@ def test_the_help_names_every_measure(command):  # noqa: F811
         (
             "fedavg",
             ["--client", "1", "--what", "cost"],
-            "--client 1: only bounds, classification, confusion, entropy, scatter can be measured for a single client.",
+            "--client 1: only bounds, classification, confusion, entropy, scatter, unknown can be measured for a single client.",
         ),
     ],
 )

@@ -61,33 +61,13 @@ def test_a_folder_predicts_without_the_data(run, digits, monkeypatch):
     assert torch.equal(again.prototypes.mean, run.prototypes.mean)
 
 
-def test_no_training_example_is_unknown_and_what_is_far_is(run):
-    for client in range(6):
-        train = run.state.members.train[client]
-        x = train.x[train.index].numpy()
-        right = run.predict(x, client, "prototype")
-        own = right["label"] == train.labels.numpy()
-        assert not right["unknown"][own].any()
-        assert run.predict(100.0 * x, client, "prototype")["unknown"].all()
-    assert run.predict(x, 0)["scores"].shape == (len(x), 10)
-    assert "unknown" not in run.predict(x, 0).dtype.names
-
-
-def test_known_alone_is_known_in_company(run):
-    train = run.state.members.train[2]
-    x = train.x[train.index].numpy()
-    together = run.predict(x, 2, "prototype")
-    one_by_one = np.concatenate([run.predict(x[[place]], 2, "prototype") for place in range(len(x))])
-    np.testing.assert_array_equal(one_by_one["unknown"], together["unknown"])
-
-
 def test_a_folder_gives_back_what_the_run_gave(run):
     again = protofed.Result.load(run.folder)
-    assert (again.summary, again.rounds, again.clients, again.distance_limits) == (
+    assert (again.summary, again.rounds, again.clients, again.unknown) == (
         run.summary,
         run.rounds,
         run.clients,
-        run.distance_limits,
+        run.unknown,
     )
 
 
@@ -99,14 +79,6 @@ def test_without_a_client_it_is_client_0_where_the_server_has_no_model(run, digi
 def test_values_too_large_for_the_net_are_refused(run):
     with pytest.raises(UserError, match="64 of the inputs' 64 values are not finite"):
         run.predict(np.full((1, 8, 8), 1e300), 0)
-
-
-def test_reach_is_the_largest_distance_of_a_class_by_hand(run):
-    model = run.state.model(1)
-    z, y = model.net.features(model.params, model.data)
-    for label in range(10):
-        own = (z[y == label] - run.prototypes.mean[label, 0]).norm(dim=1)
-        assert run.distance_limits["1"][label] == (pytest.approx(own.max().item(), rel=1e-5) if len(own) else None)
 
 
 def test_the_servers_model_is_the_default_where_there_is_one(run, digits, command):  # noqa: F811
@@ -129,7 +101,7 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
     np.testing.assert_array_equal(found, run.predict(digits.test.x[:9].numpy(), 0, "prototype"))
     np.testing.assert_allclose(found["distance"], -found["scores"].max(1))
     code, out, _ = command("predict", folder, "--input", "x.npy", "--client", "2")
-    assert out.splitlines()[0] == "label"
+    assert out.splitlines()[0] == "label\tunknown"
     assert len(out.splitlines()) == 10
     np.save(tmp_path / "flat.npy", digits.test.x[:9, 0].numpy())  # without the dimension of one channel
     assert command("predict", folder, "--input", "flat.npy", "--client", "2")[1] == out
@@ -420,7 +392,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
     ("words", "message"),
     [
         (["--data", "no.npz"], "There is no file no.npz. --data must be an .npz file with x and y, or a table."),
-        (["--data", "bad.npz"], "bad.npz cannot be read as an npz: it is not a zip archive, or it is incomplete."),
+        (["--data", "bad.npz"], "bad.npz is not an .npz file: it is a text file, such as CSV."),
         (
             ["--data", "wide.npz"],
             "The newcomer's data do not fit the data of the run: The inputs have shape [8, 9, 9]; must be [n, 1, 8, 8].",

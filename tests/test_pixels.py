@@ -271,7 +271,13 @@ def test_the_figures_of_a_run_are_those_of_its_pixels():
     hits = (answers == test.mask.flatten())[known].double().mean().item()
     assert row["accuracy_global"] == pytest.approx(hits)
     assert summary["majority"] == pytest.approx(
-        np.mean([max(part.class_counts(3)).item() / part.num_labels for part in runner.members.test if len(part)])
+        np.mean(
+            [
+                part.class_counts(3)[train.class_counts(3).argmax()].item() / part.num_labels
+                for train, part in zip(runner.members.train, runner.members.test, strict=True)
+                if len(part)
+            ]
+        )
     )
 
 

@@ -55,7 +55,7 @@ def end(out: Path) -> tuple[dict[str, bytes], list[dict], str]:
     for row in rows:
         del row["seconds"]
     tensors = {name: value.numpy().tobytes() for name, value in load(newest.read_bytes()).items()}
-    return tensors, rows, (out / "clients.csv").read_text() + (out / "reach.json").read_text()
+    return tensors, rows, (out / "clients.csv").read_text() + (out / "unknown.json").read_text()
 
 
 def truncate(path: Path, draw: random.Random) -> None:

@@ -14,7 +14,7 @@ import torch
 
 import protofed
 from protofed.core import Phase
-from protofed.errors import UserError
+from protofed.errors import StoppedRunError, UserError
 from protofed.experiment import checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
@@ -52,7 +52,7 @@ def test_a_run_is_a_folder(tmp_path):
         "partition.json",
         "rounds.jsonl",
         "clients.csv",
-        "reach.json",
+        "unknown.json",
         "result.json",
         "checkpoint",
     }
@@ -290,16 +290,19 @@ def test_nan_upload_is_rejected_and_the_rest_goes_on():
     assert torch.isfinite(runner.server.prototypes.mean).all()
 
 
-def test_round_without_a_usable_upload_keeps_the_servers_state():
+def test_a_round_without_a_usable_upload_stops_the_run_and_keeps_its_state(tmp_path):
     class Hopeless(FedProto):
         def upload(self, trained):
             sent = super().upload(trained)
             sent.prototypes.support.fill_(-1)
             return sent
 
-    runner = played(config(Hopeless()), federation())
-    assert runner.server.prototypes.support.sum() == 0
-    assert figures(runner)["rejected"] == 3 * 6
+    with pytest.raises(StoppedRunError) as stopped:
+        played(config(Hopeless()), federation())
+    assert str(stopped.value) == (
+        "Round 1: all 6 uploads were rejected, so the run stops (clients by reason: prototypes has a negative support: "
+        "0, 1, 2, 3, 4, 5)."
+    )
 
 
 def test_tuning_before_evaluation_is_forgotten():
@@ -319,7 +322,7 @@ def test_federation_of_empty_clients_runs():
 
 
 def test_diverged_loss_is_null_in_the_files(tmp_path):
-    run({**SMALL, "train": {"lr": 1e30}}, tmp_path / "run")
+    run({**SMALL, "method": {"name": "local"}, "train": {"lr": 1e30}}, tmp_path / "run")
     assert without_seconds(tmp_path / "run")[-1]["loss"]["supervised"] is None
 
 

@@ -75,7 +75,7 @@ def test_its_rounds_are_those_of_a_run_with_that_many_rounds(tmp_path):
     assert {key: value for key, value in budget.summary.items() if key not in times} == {
         key: value for key, value in plain.summary.items() if key not in times
     }
-    for name in ("clients.csv", "reach.json"):
+    for name in ("clients.csv", "unknown.json"):
         assert (tmp_path / "budget" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
     loaded = protofed.Result.load(tmp_path / "budget")
     assert same(loaded, plain)

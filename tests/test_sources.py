@@ -58,7 +58,7 @@ def test_truncated_files_are_called_so(tmp_path):
     with pytest.raises(UserError, match="is not a complete IDX file"):
         SOURCES["mnist"](str(tmp_path))
     (tmp_path / "mnist.npz").write_bytes(b"PK not really")
-    with pytest.raises(UserError, match=r"mnist.npz cannot be read as an npz"):
+    with pytest.raises(UserError, match=r"mnist.npz is damaged: its end is missing"):
         SOURCES["mnist"](str(tmp_path))
 
 

@@ -37,7 +37,7 @@ def played(experiment: Config, members: Members) -> Runner:
 
 def figures(runner: Runner) -> dict[str, Any]:
     """What result.json would have."""
-    return result_summary(runner.config, runner.members, runner.rounds, runner.evaluations, runner.personal())
+    return result_summary(runner.config, runner.members, runner.rounds, runner.evaluations, runner.personal(), {})
 
 
 def bank(rows: dict[int, list[float]], counts: dict[int, int] | None = None, classes: int = CLASSES) -> Prototypes:

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["ConfigError", "UserError", "did_you_mean", "is_out_of_memory"]
+__all__ = ["ConfigError", "StoppedRunError", "UserError", "did_you_mean", "is_out_of_memory"]
 
 
 class UserError(Exception):
-    """The message says what is wrong, what was got, and what to do. The command line exits with status 2."""
+    """The message says what is wrong, what was got, and what to do. The command line exits with `exit_code`."""
+
+    exit_code = 2
+
+
+class StoppedRunError(UserError):
+    """A run that cannot go on. What it has written is intact."""
+
+    exit_code = 1
 
 
 class ConfigError(UserError):

@@ -205,7 +205,7 @@ def entry() -> None:
         app()
     except UserError as problem:
         print(f"protofed: {problem}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(problem.exit_code)
     except OSError as problem:
         print(f"protofed: {system_message(problem)}", file=sys.stderr)
         sys.exit(1)

@@ -1,18 +1,22 @@
-"""The commands `protofed data info` and `protofed data show`."""
+"""The commands `protofed data info`, `protofed data convert` and `protofed data show`."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
 from protofed.cli.arguments import AsJson, ExperimentFile, Root, Sets, option
 from protofed.cli.hints import SetsKeys
+from protofed.errors import UserError, did_you_mean
 from protofed.plugins import label
 
-data_app = typer.Typer(no_args_is_help=True, help="Look at datasets and at their partition among clients.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Look at datasets, convert published ones, and look at partitions among clients."
+)
 
 
 @data_app.command()
@@ -27,7 +31,8 @@ def info(
     root: Root = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show a dataset: shapes, classes, sizes, label histogram, and the origins of its examples."""
+    """Show a dataset: where it is published, shapes, classes, sizes, histogram of labels, origins of examples."""
+    from protofed.data.formats import PUBLISHED
     from protofed.data.sources import SOURCES
     from protofed.data.summary import summarise, summary_text
     from protofed.data.table.client_tables import TableOptions, read_frames
@@ -49,8 +54,40 @@ def info(
         overview = table_overview(frames, options)
         print(json.dumps(overview, indent=2) if as_json else overview_text(str(path), overview))
         return
-    dataset = SOURCES.find(name, "dataset")[1](root)
-    print(json.dumps(summarise(dataset), indent=2) if as_json else summary_text(dataset))
+    published = PUBLISHED.get(name)
+    has_reader = published is None or name in SOURCES
+    if published and not as_json:
+        print(published.text(name) + ("\n" if has_reader else ""))
+    about = {"published": published.as_json()} if published else {}
+    if has_reader:
+        dataset = SOURCES.find(name, "dataset")[1](root)
+        print(json.dumps({**summarise(dataset), **about}, indent=2) if as_json else summary_text(dataset))
+    elif as_json:
+        print(json.dumps({"name": name, **about}, indent=2))
+
+
+@data_app.command()
+def convert(
+    name: Annotated[str, typer.Argument(help="celeba, cifar10, femnist, images, ...; docs/data.md lists them.")],
+    source: Annotated[Path, typer.Argument(metavar="FROM", help="Folder or file as it was published, unpacked.")],
+    out: Annotated[
+        Optional[Path], option("--out", help="File to write. Default: NAME.npz. It must not exist yet.")
+    ] = None,
+    size: Annotated[
+        int, option("--size", min=0, help="Resize images to this number of pixels squared. 0: as the format suggests.")
+    ] = 0,
+    target: Annotated[str, option("--target", help="CelebA: the attribute to predict.")] = "Smiling",
+) -> None:
+    """Convert a published dataset once to an npz file with checksums, which are verified whenever it is read."""
+    from protofed.data.formats import PUBLISHED
+    from protofed.data.formats.published import ConvertOptions, use_of, write_converted
+
+    if name not in PUBLISHED:
+        raise UserError(f'There is no format "{name}". {did_you_mean(name, PUBLISHED)}')
+    path = out or Path(f"{name}.npz")
+    options = ConvertOptions(size, target, lambda text: print(text, file=sys.stderr))
+    print(f"{write_converted(name, PUBLISHED[name], source, path, options)} Written to {path}.")
+    print(f"Use it: {use_of(name, PUBLISHED[name], path)}")
 
 
 @data_app.command(cls=SetsKeys)

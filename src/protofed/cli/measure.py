@@ -20,9 +20,8 @@ def measure_command(
             "--what",
             metavar="NAME",
             help="bounds, classification, confusion, cost, discrepancy, drift, entropy, fairness, gradients, "
-            "margins, model_margins, objective, scatter or similarity, or your own (./mine.py:name). For several, "
-            "repeat --what or use commas. "
-            "Default: fairness, classification, cost.",
+            "margins, model_margins, objective, scatter, similarity or unknown, or your own (./mine.py:name). For "
+            "several, repeat --what or use commas. Default: fairness, classification, cost.",
         ),
     ] = None,
     client: Annotated[

@@ -68,9 +68,9 @@ def predict_command(
     """Predict with a model of a finished run, or with that of a deployed client: DIR is then the client's folder.
 
     The records have the fields `label` and `scores`, of images with a label per pixel in the shape of the image. By
-    prototype they also have `distance`, to the nearest prototype,
-    and `unknown`, whether that distance is larger than for any training example of the class. Without --out they are
-    printed. Answers (.csv) have the label, a probability per class, and the nearest prototype with its distance.
+    prototype they also have `distance`, to the nearest prototype. A client's records also have `unknown`: whether the
+    input is unlike the classes that the client trains on (docs/own-data.md). Without --out they are printed. Answers
+    (.csv) have the label, a probability per class, and the nearest prototype with its distance.
     """
     from protofed.experiment.results import Result
     from protofed.models import predict as predictions

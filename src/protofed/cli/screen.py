@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
+from protofed.cli.cautions import size_caution, unknown_text
 from protofed.cli.client_lines import client_lines
 from protofed.cli.printing import say
 from protofed.experiment.divergence import pull_warning
@@ -173,7 +174,7 @@ def _overlap_cell(row: RoundRow) -> dict[str, str]:
 
 
 def run_verdict(result: Result) -> str:
-    """Three lines: accuracy, comparison with the majority-class baseline, cost. A fourth names the files."""
+    """Lines: accuracy, comparison with the majority-class baseline, unknown inputs, cost. The last names the files."""
     summary: dict[str, Any] = result.summary
     accuracies = {way: spread for way, spread in summary["accuracy"].items() if spread}
     if accuracies.get("head_own") == accuracies.get("head"):
@@ -185,6 +186,8 @@ def run_verdict(result: Result) -> str:
         _overlap_text(summary["miou"]),
         " ".join(_judgements(summary, max(means, default=0.0), pull_warning(result.state.config, result.rounds))),
         client_lines(result.clients),
+        size_caution([row["test"] for row in result.clients]) if not result.state.members.nets[0].grid else "",
+        unknown_text(summary["unknown"]),
         _cost_text(summary),
     ]
     if result.folder:

@@ -1,22 +1,23 @@
 """A dataset: training examples for the clients, a test set that no client trains on, and the origin of the examples.
 
 To load a dataset by name, a `Source` finds the data folder and calls the reader of that dataset. Readers are in
-`images.py`, `tables.py` and `generated.py`. They use the functions below: `require_file` and `read_npz` for the file,
-`check_arrays` for its content, and `split_off_test_set` if no test set was published.
+`images.py`, `tables.py` and `generated.py`. They use `npz_files.read_npz` and the functions below: `require_file` for
+the file, `check_arrays` for its content, and `split_off_test_set` if no test set was published.
 """
 
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from protofed.data.finite import check_finite
 from protofed.data.partitions.base import Labels, stratified_share
 from protofed.draws import random_state
 from protofed.errors import UserError
@@ -37,6 +38,7 @@ class Dataset:
     remark: str = ""  # shown with every result, such as "subset" or "re-made"
     normalise: Literal["constants", "client"] = "constants"
     """`constants`: by documented constants; `client`: by each client's own statistics."""
+    arrays: tuple[str, str] = ("", "")  # the file and array of the training and of the test inputs, for messages
     superclass: tuple[int, ...] = ()  # for each class the number of its group of similar classes; () if not known
     image_labels: tuple[str | int, ...] = ()
     """The names of the labels of images, if these are not the classes of pixels, which `labels` names."""
@@ -90,6 +92,31 @@ class Dataset:
         if self.train_group is None or self.test_group is None:
             return merged
         return replace(merged, train_group=np.concatenate([self.train_group, self.test_group]), test_group=nothing)
+
+    def must_be_finite(self, missing_allowed: bool) -> None:
+        """Raise an error if an input is not finite. `missing_allowed`: missing values (NaN) will be filled in."""
+        advice = (
+            "Set data.normalise=client, which replaces them by the client's median of the column and scales all "
+            "columns, or fill them in."
+        )
+        parts = [self.train] if self.train.x is self.test.x else [self.train, self.test]
+        for part, kind, where in zip(parts, ("training", "test"), self.arrays, strict=False):
+            check_finite(
+                where or f"{self.name}, {kind} inputs",
+                part.x.numpy(),
+                missing_allowed,
+                advice,
+                partial(self._owners, part),
+            )
+
+    def _owners(self, examples: Examples) -> list[str]:
+        """The name of the group of each row of the array of these examples; [] if there are no groups."""
+        owners = [""] * len(examples.x) if self.groups else []
+        for part, group in ((self.train, self.train_group), (self.test, self.test_group)):
+            if part.x is examples.x and self.groups and group is not None:
+                for row, number in zip(part.index.tolist(), group.tolist(), strict=True):
+                    owners[row] = self.groups[number]
+        return owners
 
     def partition_labels(self) -> Labels:
         """The labels and groups of all examples, from which a partition divides the dataset."""
@@ -147,29 +174,20 @@ def require_file(name: str, path: Path, published: str) -> Path:
     return path
 
 
-def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
-    """The arrays of an npz file with these names; without names, all of them."""
-    try:
-        if path.exists() and not zipfile.is_zipfile(path):
-            raise ValueError("it is not a zip archive, or it is incomplete")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # np.load(path) may leave it open
-            return {key: stored[key] for key in keys or stored.files}
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as problem:
-        reason = str(problem).strip("'\"") if isinstance(problem, KeyError) else problem
-        arrays = " with " + ", ".join(keys) if keys else ""
-        raise UserError(f"{path} cannot be read as an npz{arrays}: {reason}. Get the file again.") from problem
-
-
 def check_arrays(name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], classes: int) -> None:
     """Raise an error unless the inputs x are [n, *shape] and the labels y [n] are whole numbers below `classes`."""
+    if y.ndim == 1 and x.ndim and len(x) != len(y):
+        raise UserError(f"{name} has {len(x):,} inputs and {len(y):,} labels. Give one label per input.")
     if x.shape[1:] != shape or y.shape != (len(x),):
         expected = ", ".join(map(str, ("n", *shape)))
         raise UserError(
             f"{name} has inputs {list(x.shape)} and labels {list(y.shape)}; must be [{expected}] and [n]. "
-            "Get the file again."
+            "docs/data.md describes the file."
         )
     if not np.issubdtype(y.dtype, np.integer) or y.min(initial=0) < 0 or y.max(initial=0) >= classes:
-        raise UserError(f"{name}: its labels must be whole numbers from 0 to {classes - 1}. Get the file again.")
+        raise UserError(
+            f"{name}: its labels must be whole numbers from 0 to {classes - 1}. docs/data.md describes the file."
+        )
 
 
 def split_off_test_set(

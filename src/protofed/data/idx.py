@@ -1,4 +1,4 @@
-"""Reads MNIST in its published file format, IDX."""
+"""Reads IDX, the file format in which MNIST and EMNIST are published."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ def read_idx(folder: Path) -> dict[str, np.ndarray]:
                 "LeCun et al. (yann.lecun.com/exdb/mnist) and set data.root or $PROTOFED_DATA to the folder that has "
                 "them, or use data.name=digits."
             )
-        try:
-            content = path.read_bytes()
-            raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch needs writable data
-            shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
-            arrays[key] = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-        except (OSError, ValueError, IndexError, EOFError, zlib.error) as problem:
-            raise UserError(f"{path} is not a complete IDX file: {problem}. Get the file again.") from problem
+        arrays[key] = read_idx_file(path)
     return arrays
+
+
+def read_idx_file(path: Path) -> np.ndarray:
+    """The bytes of an IDX file, gzipped or not, in their shape."""
+    try:
+        content = path.read_bytes()
+        raw = bytearray(gzip.decompress(content) if path.suffix == ".gz" else content)  # torch needs writable data
+        shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+    except (OSError, ValueError, IndexError, EOFError, zlib.error) as problem:
+        raise UserError(f"{path} is not a complete IDX file: {problem}. Get the file again.") from problem

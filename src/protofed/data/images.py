@@ -15,8 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from protofed.data.dataset import Dataset, check_arrays, read_npz, require_file, split_off_test_set
+from protofed.data.dataset import Dataset, check_arrays, require_file, split_off_test_set
 from protofed.data.idx import read_idx
+from protofed.data.npz_files import read_npz
 from protofed.data.partitions.base import stratified_share
 from protofed.draws import random_state
 from protofed.errors import UserError
@@ -52,7 +53,8 @@ class ImageFile:
         """The dataset made of the arrays that were read from this path."""
         missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
         if missing:
-            raise UserError(f"{path} has no array {missing[0]}. Get the file again.")
+            has = ", ".join(sorted(arrays)) or "none"
+            raise UserError(f"{path} has no array {missing[0]}; it has {has}. docs/data.md describes the file.")
         shape = (self.side, self.side) if self.channels == 1 else (self.side, self.side, self.channels)
         parts = []
         for part in ("train", "test"):

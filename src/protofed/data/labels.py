@@ -15,6 +15,24 @@ _MOST_CLASSES = 10_000
 """More classes than this are taken for a mistake, unless the user gives the classes."""
 
 
+def checked_labels(y: np.ndarray, owner: str) -> np.ndarray:
+    """The labels of a file as whole numbers or text; an error that says what is wrong. `owner` begins the message."""
+    if y.dtype.kind == "f":
+        if missing := int(np.isnan(y).sum()):
+            raise UserError(
+                f"{owner}: {missing:,} of {y.size:,} labels are missing (NaN). Delete these rows, or fill them in."
+            )
+        if not np.array_equal(y, np.round(y)) or not np.isfinite(y).all():
+            strange = y[~np.isfinite(y) | (y != np.round(y))].flat[0]
+            raise UserError(f"{owner}: got the label {strange:g}; labels must be whole numbers or names.")
+        y = y.astype(np.int64)
+    if y.dtype.kind in "SV":
+        raise UserError(f"{owner}: its labels are of type {y.dtype}; they must be whole numbers or text (astype(str)).")
+    if y.dtype.kind not in "biuU":
+        raise UserError(f"{owner}: its labels are of type {y.dtype}; they must be whole numbers or names.")
+    return y.astype(np.int64) if y.dtype.kind == "b" else y
+
+
 def class_names(labels: Sequence[np.ndarray], classes: int | Sequence[str | int] | None) -> tuple[str | int, ...]:
     """The names of the classes: those given as `classes` (or that many numbers), else those found in the labels."""
     nonempty = [y for y in labels if len(y)]

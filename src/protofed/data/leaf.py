@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def leaf(folder: Path) -> Dataset:
 
     A file has "users", and for each of them user_data[user]["x"] and ["y"]. The inputs are used as they are.
     """
-    train, test = (_read_users(folder / part) for part in ("train", "test"))
+    train, test = (read_users(folder / part) for part in ("train", "test"))
     users = tuple(dict.fromkeys((*train, *test)))
     labels = class_names([y for part in (train, test) for _, y in part.values()], None)
     first, shape = next((user, x.shape[1:]) for user, (x, _) in train.items())
@@ -37,11 +38,27 @@ def leaf(folder: Path) -> Dataset:
         check_arrays(owner, x, numbers, shape, len(labels))
         sets.append(Examples.of(x, numbers))
         groups.append(np.repeat([users.index(user) for user in examples], [len(y) for _, y in examples.values()]))
-    return Dataset("leaf", sets[0], sets[1], labels, users, groups[0], groups[1])
+    where = (f"{folder / 'train'}, x", f"{folder / 'test'}, x")
+    return Dataset("leaf", sets[0], sets[1], labels, users, groups[0], groups[1], arrays=where)
 
 
-def _read_users(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The inputs [n, ...] and labels [n] of each user that has examples in the files of a folder."""
+def _unchanged(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+def _say_nothing(text: str) -> None:
+    """Print nothing."""
+
+
+def read_users(
+    folder: Path,
+    convert: Callable[[np.ndarray], np.ndarray] = _unchanged,
+    say: Callable[[str], None] = _say_nothing,
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The inputs [n, ...] and labels [n] of each user that has examples in the files of a folder.
+
+    `convert` changes the inputs of each user. `say` shows progress, file by file.
+    """
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise UserError(f"leaf: there is no .json file in {folder}. Set data.root to the folder with train and test.")
@@ -54,10 +71,12 @@ def _read_users(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
                     raise ValueError(f"user {user} is there twice")
                 x, y = _user_arrays(user, stored["user_data"][user])
                 if len(y):
-                    users[user] = x, y
+                    users[user] = convert(x), y
+            say(f"{path.name}: {len(users):,} users so far")
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise UserError(
-                f"{path} cannot be read as a file of LEAF: {problem!r}. Inputs must be numbers."
+                f"{path} cannot be read as a file of LEAF: {problem!r}. It must have `users` and `user_data`, and "
+                "inputs must be numbers."
             ) from problem
     if not users:
         raise UserError(f"leaf: no user in {folder} has an example. Get the files again.")
@@ -70,6 +89,8 @@ def _user_arrays(user: str, stored: Any) -> tuple[np.ndarray, np.ndarray]:
     if len(x) != len(y):
         raise ValueError(f"user {user} has {len(x)} inputs and {len(y)} labels")
     if y.dtype.kind == "f":
+        if missing := np.count_nonzero(np.isnan(y)):
+            raise ValueError(f"user {user} has {missing} labels that are missing (NaN)")
         if not (y == np.floor(y)).all():
             raise ValueError(f"user {user} has a label that is not a whole number")
         y = y.astype(np.int64)

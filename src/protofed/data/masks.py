@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data.dataset import Dataset, read_npz, require_file
+from protofed.data.dataset import Dataset, require_file
 from protofed.data.images import PETS
 from protofed.data.labels import class_names
+from protofed.data.npz_files import read_npz
 from protofed.errors import UserError
 from protofed.examples import IGNORED, Examples
 
@@ -98,7 +99,7 @@ def mask_classes(
 def _renumbered(masks: np.ndarray, numbers: np.ndarray, owner: str) -> np.ndarray:
     """Masks with the new number of each class. Ignored pixels stay."""
     if unknown := set(np.unique(masks).tolist()) - {*range(len(numbers)), IGNORED}:
-        raise UserError(f"{owner}: its masks have the unknown class {min(unknown)}. Get the file again.")
+        raise UserError(f"{owner}: its masks have the unknown class {min(unknown)}. docs/data.md describes the file.")
     table = np.full(IGNORED + 1, IGNORED, np.uint8)
     table[: len(numbers)] = numbers
     return np.asarray(table[masks])

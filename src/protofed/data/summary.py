@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from protofed.data.dataset import Dataset
+from protofed.data.finite import count_missing
 
 
 def summarise(data: Dataset) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def summary_text(data: Dataset) -> str:
         f"inputs {shape}, stored as {about['type']}"
         + ("" if data.train.mask is None else f"; every pixel has a class: {', '.join(map(str, data.labels))}"),
         f"normalised: {how}",
+        *_missing_lines(data),
         "",
     ]
     largest = max(about["histogram"]["train"])
@@ -67,6 +69,16 @@ def summary_text(data: Dataset) -> str:
             f"{len(data.groups)} groups (for partitions by_domain and natural), training/test examples: {sizes}",
         ]
     return "\n".join(lines)
+
+
+def _missing_lines(data: Dataset) -> list[str]:
+    """How many values are missing, and what fills them in; no line if there are none."""
+    arrays = {id(part.x): part.x.numpy() for part in (data.train, data.test)}.values()
+    missing, total = sum(map(count_missing, arrays)), sum(array.size for array in arrays)
+    if not missing:
+        return []
+    filled = "replaced by each client's median" if data.normalise == "client" else "data.normalise=client fills them in"
+    return [f"missing values (NaN): {missing:,} of {total:,}; {filled}"]
 
 
 def size_statistics(sizes: Sequence[int]) -> dict[str, float]:

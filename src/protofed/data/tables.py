@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from protofed.data.dataset import Dataset, check_arrays, read_npz, require_file, split_off_test_set
-from protofed.data.labels import class_names, class_numbers
+from protofed.data.dataset import Dataset, check_arrays, require_file, split_off_test_set
+from protofed.data.labels import checked_labels, class_names, class_numbers
 from protofed.data.masks import main_classes, mask_classes, with_masks
+from protofed.data.npz_files import read_npz
 from protofed.errors import UserError
 from protofed.examples import Examples
 
@@ -72,7 +73,7 @@ def npz(path: Path) -> Dataset:
 
 def dataset_of_arrays(arrays: dict[str, np.ndarray], path: str, name: str = "") -> Dataset:
     """The dataset of arrays with the names that `npz` describes. `path` is for messages, `name` by default as well."""
-    name = name or path
+    name = str(arrays["name"]) if "name" in arrays else name or path
     has_test, has_clients = bool({"x_test", "y_test"} & arrays.keys()), "client" in arrays
     has_masks, has_labels = "mask" in arrays, "y" in arrays
     endings = ("", "_test") if has_test else ("",)
@@ -84,11 +85,13 @@ def dataset_of_arrays(arrays: dict[str, np.ndarray], path: str, name: str = "") 
     missing = [key for key in required if key not in arrays]
     if missing:
         raise UserError(f"{path} has no array {missing[0]}; it has {', '.join(sorted(arrays)) or 'none'}. Add it.")
-    if has_clients and len(arrays["client"]) != len(arrays["y"]):
-        raise UserError(
-            f"{path}: `client` has {len(arrays['client'])} entries for {len(arrays['y'])} examples. "
-            "Give one entry per example."
-        )
+    arrays |= {f"y{end}": checked_labels(arrays[f"y{end}"], f"{path}, y{end}") for end in endings}
+    for end in endings if has_clients else ():
+        if arrays[f"client{end}"].shape != (len(arrays[f"y{end}"]),):
+            raise UserError(
+                f"{path}: `client{end}` has {len(np.atleast_1d(arrays[f'client{end}']))} entries for "
+                f"{len(arrays[f'y{end}'])} examples. Give one entry per example."
+            )
     if arrays["x"].dtype.kind not in "biuf" or arrays["x"].ndim < 2:
         raise UserError(
             f"{path}: x has shape {list(arrays['x'].shape)} and type {arrays['x'].dtype}; "
@@ -101,7 +104,8 @@ def dataset_of_arrays(arrays: dict[str, np.ndarray], path: str, name: str = "") 
     parts = []
     for end, y in zip(endings, ys, strict=True):
         numbers = class_numbers(labels, y, path)
-        check_arrays(path, arrays[f"x{end}"], numbers, arrays["x"].shape[1:], len(labels))
+        owner = f"{path}, x{end} and y{end}" if has_test else path
+        check_arrays(owner, arrays[f"x{end}"], numbers, arrays["x"].shape[1:], len(labels))
         part = Examples.of(arrays[f"x{end}"], numbers, **constants)
         parts.append(with_masks(part, arrays[f"mask{end}"], path) if has_masks else part)
     if has_test and has_clients:
@@ -116,6 +120,7 @@ def dataset_of_arrays(arrays: dict[str, np.ndarray], path: str, name: str = "") 
         mask = {"mask": arrays["mask"]} if has_masks else {}
         x, y = parts[0].x.numpy(), parts[0].y.numpy()
         data = split_off_test_set(name, x, y, group, names, labels, constants | mask, "")
+    data = replace(data, arrays=(f"{path}, x", f"{path}, x_test" if has_test else f"{path}, x"))
     if not has_masks:
         return data
     masks = [arrays[f"mask{end}"] for end in endings]
@@ -132,4 +137,15 @@ def no_dataset(path: Path) -> Dataset:
 
 def memory_mapped(folder: Path) -> dict[str, np.ndarray]:
     """The arrays in the .npy files of a folder, memory-mapped instead of read."""
-    return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
+    arrays = {}
+    for path in sorted(folder.glob("*.npy")):
+        try:
+            arrays[path.stem] = np.load(path, mmap_mode="c", allow_pickle=False)
+        except PermissionError:
+            raise UserError(
+                f"{path} cannot be opened: permission denied. Change its permissions, or copy it."
+            ) from None
+        except (OSError, ValueError, EOFError) as problem:
+            reason = "it holds Python objects" if "object" in str(problem) else str(problem)
+            raise UserError(f"{path} cannot be read: {reason}. Write it again with numpy.save.") from problem
+    return arrays

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from protofed.data.dataset import read_npz
 from protofed.data.labels import ClassNames, class_numbers
+from protofed.data.npz_files import read_npz
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.federation import Federation

@@ -28,6 +28,7 @@ from protofed.experiment.member_nets import build_nets, counts_by_share, load_ne
 from protofed.experiment.members import Members
 from protofed.experiment.results import client_model
 from protofed.experiment.server_model import mean_cross_entropy, server_predictor
+from protofed.experiment.unknown import client_calibration
 from protofed.messages import flatten, group_by_first_name, unflatten
 
 if TYPE_CHECKING:
@@ -242,7 +243,8 @@ class ClientWork:
         _, kept = self._loop(task, data, store.newest(round + 1)).client(number, round)
         config, members = self.config.with_rounds(round + 1), self.members(task, data)
         model = client_model(config, members, number, kept, self._message("down", tensors))
-        return replace(model, distance_limits=model.training_distance_limits())
+        calibration = client_calibration(model, config.eval, members)
+        return replace(model, unknown=calibration.rule) if calibration else model
 
     def _server_scores(self, task: MessageFigures, loop: Loop, server: Any) -> MessageFigures:
         """The server's own model on this client's test set and, with `eval.training_loss`, on its training set."""

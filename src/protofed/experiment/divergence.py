@@ -1,13 +1,17 @@
-"""A warning for the user if the pull to prototypes gets out of hand."""
+"""What the user sees if training diverges: a pull to prototypes that gets out of hand, or no usable upload."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from protofed.errors import StoppedRunError
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
+    from protofed.experiment.folder import Folder
     from protofed.experiment.results import RoundRow
 
 _LARGE = 1000
@@ -36,6 +40,29 @@ def pull_warning(config: Config, rows: Sequence[RoundRow]) -> str:
             return f"Round {row['round']}: the loss is not finite since clients are pulled to prototypes. {advice}"
         supervised_before, pull_before = supervised, pull
     return ""
+
+
+def all_rejected(
+    config: Config, rows: Sequence[RoundRow], rejected: Mapping[int, str], folder: Folder | None
+) -> StoppedRunError:
+    """Why a run stops if all uploads of a round were rejected. `rows`: the round before, if any, and this round."""
+    number, loss = rows[-1]["round"], rows[-1]["loss"]
+    clients_by_reason: dict[str, list[str]] = {}
+    for client, reason in rejected.items():
+        clients_by_reason.setdefault(reason, []).append(str(client))
+    reasons = "; ".join(f"{reason}: {', '.join(clients)}" for reason, clients in clients_by_reason.items())
+    sentences = [
+        f"Round {number}: all {len(rejected)} uploads were rejected, so the run stops (clients by reason: {reasons})."
+    ]
+    if not all(math.isfinite(_number(term)) for term in loss.values()):
+        advice = f"Try a smaller train.lr (it is {config.train.lr:g}), or train.clip."
+        sentences.append(pull_warning(config, rows) or f"The loss is not finite: the run has diverged. {advice}")
+    if folder and number > 1:
+        sentences.append(
+            f"The rounds before are intact: `protofed run --resume --out {shlex.quote(str(folder.path))} "
+            f"--set run.rounds={number - 1}` writes their results."
+        )
+    return StoppedRunError(" ".join(sentences))
 
 
 def _number(value: float | None) -> float:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofed.data.labels import class_names, class_numbers
+from protofed.data.finite import check_finite
+from protofed.data.labels import checked_labels, class_names, class_numbers
 from protofed.data.masks import main_classes, mask_classes, with_masks
 from protofed.data.partitions.base import Holding, stratified_share
 from protofed.data.table.client_tables import ClientTable, TableOptions, all_classes
@@ -215,15 +216,8 @@ def _as_pair_of_arrays(pair: Any, name: str) -> Pair:
         raise UserError(
             f"{name}: got inputs {list(x.shape)} and labels {list(y.shape)}; must be [n, ...] and [n]{masks}."
         )
-    if y.dtype.kind == "b" or (y.dtype.kind == "f" and np.array_equal(y, np.round(y))):
-        y = y.astype(np.int64)
-    if y.dtype.kind not in "iuU":
-        raise UserError(f"{name}: its labels are of type {y.dtype}; they must be whole numbers or names.")
+    y = checked_labels(y, f"{name}, labels")
     if x.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32)
-        if count := np.count_nonzero(~np.isfinite(x)):
-            raise UserError(
-                f"{name}: {count} of its {x.size:,} values are not finite. Fill them in, or leave those rows out."
-            )
+        check_finite(f"{name}, inputs", x)
+        x = x.astype(np.float32)
     return (x.astype(np.uint8) if x.dtype.kind == "b" else x), y

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from protofed.engines.engine import Evaluation
+from protofed.experiment.accuracy import majority_accuracy, wilson_interval
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
 from protofed.experiment.personal import PERSONAL_KEYS, Personal, mean_and_std
 from protofed.experiment.pixels import client_overlap, overlap_summary
 from protofed.experiment.provenance import versions_and_processor
 from protofed.experiment.results import RoundRow, accuracy_over_clients, ways_of_predicting
+from protofed.experiment.unknown import Calibration, unknown_summary
 from protofed.plugins import label
 
 
 def result_summary(
-    config: Config, members: Members, rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation], personal: Personal
+    config: Config,
+    members: Members,
+    rounds: Sequence[RoundRow],
+    evaluations: Sequence[Evaluation],
+    personal: Personal,
+    calibrations: Mapping[int, Calibration],
 ) -> RoundRow:
     """The content of result.json. Values that the method does not have are null."""
     last = rounds[-1]
@@ -35,7 +42,7 @@ def result_summary(
             way: accuracy_over_clients(evaluations, way, config.eval.reporting)
             for way in ways_of_predicting(evaluations)
         },
-        "majority": members.majority(),
+        "majority": majority_baseline(members),
         "domains": _domains(members, evaluations),
         "best": _best_round(rounds),
         "global": {
@@ -50,6 +57,7 @@ def result_summary(
             "clients": config.eval.clients if personal else None,
         },
         "miou": overlap_summary(last, members),
+        "unknown": unknown_summary(config.eval.unknown, config.eval.false_alarms, calibrations),
         "loss": last["loss"],
         "cost": {
             **{key: round(total(key) / len(rounds)) for key in ("up_params", "down_params", "up_counts")},
@@ -60,6 +68,14 @@ def result_summary(
         "engine": config.engine.name,
         "versions": versions_and_processor(),
     }
+
+
+def majority_baseline(members: Members) -> float:
+    """The mean over clients of `majority_accuracy`; NaN if no client has both training and test examples."""
+    pairs = zip(members.train, members.test, strict=True)
+    shares = [majority_accuracy(*(part.class_counts(members.classes) for part in pair)) for pair in pairs]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known else float("nan")
 
 
 def _domains(members: Members, evaluations: Sequence[Evaluation]) -> RoundRow | None:
@@ -92,6 +108,16 @@ def _best_round(rounds: Sequence[RoundRow]) -> RoundRow | None:
     }
 
 
+def _intervals(evaluation: Evaluation, ways: Sequence[str]) -> RoundRow:
+    """The ends of the 95 % interval of each accuracy. They assume independent examples, which pixels are not."""
+    ends: RoundRow = {}
+    for way in ways:
+        total = evaluation.total if way in evaluation.correct else 0
+        low, high = wilson_interval(evaluation.correct.get(way, 0), total) or (None, None)
+        ends |= {f"wilson_low_{way}": low, f"wilson_high_{way}": high}
+    return ends
+
+
 def client_rows(
     members: Members,
     evaluations: Sequence[Evaluation],
@@ -117,6 +143,7 @@ def client_rows(
                 f"accuracy_{way}": correct[way] / total if way in correct else None
                 for way in ways_of_predicting(evaluations)
             },
+            **({} if evaluation.pixels else _intervals(evaluation, ways_of_predicting(evaluations))),
             **{f"miou_{way}": client_overlap(evaluation, way) for way in evaluation.pixels},
             **{
                 f"personal_{key}" + ("" if way == "head" else f"_{way}"): by_client.get(client, {}).get(key)

@@ -233,19 +233,19 @@ class Folder:
 
     def remove_results(self) -> None:
         """Delete the results of a run that continues."""
-        for name in ("result.json", "clients.csv", "reach.json"):
+        for name in ("result.json", "clients.csv", "unknown.json", "reach.json"):  # reach.json: of earlier versions
             (self.path / name).unlink(missing_ok=True)
 
     def write_results(
-        self, result: Mapping[str, Any], clients: Sequence[Mapping[str, Any]], distance_limits: Mapping[str, Any]
+        self, result: Mapping[str, Any], clients: Sequence[Mapping[str, Any]], unknown_rules: Mapping[str, Any]
     ) -> None:
-        """Write clients.csv, reach.json and, as the last file of a run, result.json."""
+        """Write clients.csv, unknown.json and, as the last file of a run, result.json."""
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, list(clients[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(clients)
         write_atomically(self.path / "clients.csv", text.getvalue().encode())
-        write_atomically(self.path / "reach.json", json.dumps(json_value(dict(distance_limits))).encode())
+        write_atomically(self.path / "unknown.json", json.dumps(json_value(dict(unknown_rules))).encode())
         write_atomically(self.path / "result.json", (json.dumps(json_value(dict(result)), indent=2) + "\n").encode())
 
     def result(self) -> dict[str, Any]:
@@ -263,16 +263,17 @@ class Folder:
         """The rows of clients.csv."""
 
         def value(key: str, text: str) -> Any:
-            if key.startswith(("accuracy_", "miou_", "personal_", "temperature_")):
+            if key.startswith(("accuracy_", "wilson_", "miou_", "personal_", "temperature_")):
                 return float(text) if text else None
             return int(text) if key in ("client", "train", "test") else text
 
         with (self.path / "clients.csv").open(encoding="utf-8", newline="") as file:
             return [{key: value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
 
-    def distance_limits(self) -> dict[str, Any]:
-        """The content of reach.json: for each client its `DistanceLimits`."""
-        return read_json(self.path / "reach.json")
+    def unknown_rules(self) -> dict[str, Any]:
+        """The content of unknown.json, by client. Runs of earlier versions have reach.json and no rule."""
+        path = self.path / "unknown.json"
+        return {} if not path.exists() and (self.path / "reach.json").exists() else read_json(path)
 
 
 def must_be_new(path: Path) -> None:

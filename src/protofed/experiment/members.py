@@ -90,6 +90,7 @@ class Members:
         if config.eval.test == "merged":  # there is no other test set than those of the clients
             balanced = (replace(data.train, index=torch.cat([examples.index for examples in test])),)
         statistics = data.normalise if config.data.normalise == "dataset" else config.data.normalise
+        data.must_be_finite(missing_allowed=statistics != "constants")
         if statistics != "constants":
             if statistics == "client":
                 constants = [examples.by_own_statistics() for examples in train]
@@ -228,12 +229,6 @@ class Members:
             "labels": list(self.labels),
             "clients": clients,
         }
-
-    def majority(self) -> float:
-        """The majority-class baseline: the mean accuracy of always predicting a client's most frequent class."""
-        counts = [test.class_counts(self.classes) for test in self.test if len(test)]
-        shares = [count.max().item() / count.sum().item() for count in counts if count.any()]
-        return sum(shares) / len(shares) if shares else float("nan")
 
     def check_nets(self, name: str, method: AnyMethod) -> None:
         """Raise an error if the method cannot combine the nets of the clients."""

@@ -10,21 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofed.engines.scoring import labelled
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError, did_you_mean
+from protofed.experiment.unknown import UnknownRule
 from protofed.net import EVALUATION_BATCH
 
 if TYPE_CHECKING:
     from protofed.core import Net, Params, Scores
     from protofed.data.table.recipe import Recipe
     from protofed.examples import Examples
-
-DistanceLimits = list[float | None]
-"""For each class the largest distance of a training example from its prototype; None for a class without examples.
-
-An input that is farther from the nearest prototype is reported as unknown. reach.json has them for each client.
-"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class Model:
     compute_scores: Callable[[Tensor], Scores]  # of normalised inputs
     data: Examples  # training examples of the client (server: of client 0), if loaded, and how to normalise inputs
     labels: tuple[str | int, ...]
-    distance_limits: DistanceLimits | None = None
+    unknown: UnknownRule | None = None  # which inputs are unlike the client's classes
     recipe: Recipe | None = None  # of tables: how rows become inputs
     temperatures: Mapping[str, float] = field(default_factory=dict)
     """By way of predicting: what scores are divided by before they become probabilities; 1 if there is none."""
@@ -48,15 +42,18 @@ class Model:
         Raw inputs of tables are the rows of a DataFrame.
 
         If the net labels pixels, these and the other fields are [height, width] and [height, width, classes].
-        By prototype also `distance`, to the nearest prototype, and `unknown`: whether that is more than the largest
-        distance of a training example of the class.
+        By prototype also `distance`, to the nearest prototype. If the model has a rule for it, also `unknown`: whether
+        the input is unlike the client's classes.
         """
         self.must_be_finite()
         inputs = self.data.checked_inputs(self._inputs(x))
         with torch.no_grad(), one_thread():
             size = EVALUATION_BATCH // 16 if self.net.grid else EVALUATION_BATCH  # scores per pixel take much memory
-            batches = (self.data.normalised(batch) for batch in inputs.split(size))
-            score_batches = [self._scores_by(by, self.compute_scores(batch)) for batch in batches]
+            score_batches, unknown_batches = [], []
+            for batch in map(self.data.normalised, inputs.split(size)):
+                score_batches.append(self._scores_by(by, self.compute_scores(batch)))
+                if self.unknown:
+                    unknown_batches.append(self.unknown.exceeded(self.unknown_scores(self.unknown, batch)))
         scores = torch.cat([torch.zeros(0, len(self.labels)), *score_batches]).numpy()
         if self.net.grid:
             scores = scores.reshape(len(inputs), *self.net.shape[1:], -1)
@@ -64,10 +61,8 @@ class Model:
         columns: dict[str, np.ndarray] = {"label": names[best], "scores": scores}
         if by.startswith("prototype"):
             columns["distance"] = -scores.max(-1, initial=-np.inf)
-            if self.distance_limits:
-                limits = np.array([-1.0 if limit is None else limit for limit in self.distance_limits], np.float32)
-                slack = 1 + 1e-5  # an input's distance differs in the last bits between batches
-                columns["unknown"] = ~(columns["distance"] <= slack * limits[best])
+        if self.unknown:
+            columns["unknown"] = torch.cat([torch.zeros(0, dtype=torch.bool), *unknown_batches]).numpy()
         table = np.zeros(len(scores), [(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
         for name, column in columns.items():
             table[name] = column
@@ -106,15 +101,6 @@ class Model:
             raise UserError(f'This model cannot predict by "{by}". {did_you_mean(by, scores)}')
         return scores[by]
 
-    @torch.no_grad()
-    def training_distance_limits(self) -> DistanceLimits | None:
-        """The distance limits, measured on its training examples; None if it cannot predict by prototype."""
-        limits = torch.full((len(self.labels),), -torch.inf)
-        for x, y in self.data.batches(EVALUATION_BATCH):
-            scores = self.compute_scores(x)
-            if "prototype" not in scores:
-                return None
-            by_class, labels = labelled(scores["prototype"], y)
-            distances = -by_class.gather(1, labels.unsqueeze(1)).squeeze(1)
-            limits = limits.scatter_reduce(0, labels, distances, "amax")
-        return [float(limit) if torch.isfinite(limit) else None for limit in limits]
+    def unknown_scores(self, rule: UnknownRule, x: Tensor) -> Tensor:
+        """How unlike the client's classes normalised inputs are [n], by this rule."""
+        return rule.scores(self.compute_scores(x), lambda: self.net.embed(self.params, x))

@@ -22,6 +22,7 @@ from protofed.experiment.folder import Folder, read_json
 from protofed.experiment.members import Members
 from protofed.experiment.model import Model
 from protofed.experiment.table import ResultTable, TableCell, data_frame
+from protofed.experiment.unknown import Calibration, UnknownRule, client_calibration
 from protofed.experiment.wording import percent, quantity
 from protofed.messages import Size, message_size
 from protofed.prototypes import Prototypes
@@ -73,9 +74,15 @@ class State(NamedTuple):
         sets = enumerate(self.members.validation)
         return {client: fit_temperatures(self.model(client), examples) for client, examples in sets if len(examples)}
 
-    def distance_limits(self) -> dict[str, Any]:
-        """The `DistanceLimits` of every client, for reach.json."""
-        return {str(client): self.model(client).training_distance_limits() for client in sorted(self.kept)}
+    def calibrations(self) -> dict[int, Calibration]:
+        """The rules for unknown inputs of the clients that have examples for a limit."""
+        if self.config.eval.unknown == "none":
+            return {}
+        found = {
+            client: client_calibration(self.model(client), self.config.eval, self.members)
+            for client in sorted(self.kept)
+        }
+        return {client: calibration for client, calibration in found.items() if calibration}
 
 
 def client_model(config: Config, members: Members, client: int, kept: Any, down: Any) -> Model:
@@ -101,7 +108,7 @@ class Result:
     clients: list[RoundRow]
     folder: Path | None
     state: State = field(repr=False)
-    distance_limits: dict[str, Any] = field(repr=False)  # reach.json
+    unknown: dict[str, Any] = field(repr=False)  # unknown.json: the rules for unknown inputs, by client
 
     @classmethod
     def load(
@@ -144,7 +151,7 @@ class Result:
                 f"Run `protofed run --resume --out {files.path}` to recreate it."
             )
         state = State(config, members, checkpoint.server, checkpoint.kept)
-        return cls(summary, files.rounds(), files.clients(), files.path, state, files.distance_limits())
+        return cls(summary, files.rounds(), files.clients(), files.path, state, files.unknown_rules())
 
     def __repr__(self) -> str:
         summary, where = self.summary, f", folder={str(self.folder)!r}" if self.folder else ""
@@ -196,11 +203,12 @@ class Result:
     def predictor(self, client: int | str | None = None) -> Model:
         """The model of a client, by default of `State.default_client`, with what was measured after the last round."""
         model = self.state.model(self.state.default_client() if client is None else client)
+        stored = self.unknown.get(str(model.client))
+        rule = UnknownRule.from_json(stored, len(model.labels)) if stored else None
         row = next((row for row in self.clients if row["client"] == model.client), {})
         prefix = "temperature_"
         temperatures = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix) and row[key]}
-        limits = self.distance_limits.get(str(model.client))
-        return replace(model, distance_limits=limits, temperatures=temperatures)
+        return replace(model, unknown=rule, temperatures=temperatures)
 
 
 def load(

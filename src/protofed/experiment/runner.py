@@ -15,7 +15,7 @@ from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import BoundsMonitor, bounds_of
 from protofed.experiment.checkpoint import latest_checkpoint, remove_checkpoints, write_checkpoint
 from protofed.experiment.config import Config
-from protofed.experiment.divergence import pull_warning
+from protofed.experiment.divergence import all_rejected, pull_warning
 from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.local_engine import make_local_engine
@@ -161,14 +161,14 @@ class Runner:
             for watcher in self.watchers:
                 watcher.round(row)
             self._warn()
-            if self.asked_to_stop:  # as if by Ctrl-C
+            if self.asked_to_stop:
                 raise KeyboardInterrupt
         if not self.evaluations:  # every round was done before
             self.evaluations = self._evaluate(len(self.rounds) - 1)
         result = self._result()
         if self.folder:
             with uninterrupted():
-                self.folder.write_results(result.summary, result.clients, result.distance_limits)
+                self.folder.write_results(result.summary, result.clients, result.unknown)
         for watcher in self.watchers:
             watcher.finished(result)
         return result
@@ -196,14 +196,14 @@ class Runner:
         config = self.config.with_rounds(len(self.rounds))
         state = State(config, self.members, self.server, dict(self.engine.state()))
         personal = self.personal()
-        by_prototype = any("prototype" in evaluation.correct for evaluation in self.evaluations)
+        calibrations = state.calibrations()
         return Result(
-            result_summary(self.config, self.members, self.rounds, self.evaluations, personal),
+            result_summary(self.config, self.members, self.rounds, self.evaluations, personal, calibrations),
             self.rounds,
             client_rows(self.members, self.evaluations, personal, state.temperatures()),
             self.folder.path if self.folder else None,
             state,
-            state.distance_limits() if by_prototype else {},
+            {str(client): calibration.as_json() for client, calibration in calibrations.items()},
         )
 
     def one_round(self, number: int) -> RoundRow:
@@ -217,14 +217,15 @@ class Runner:
         reports = sorted(reports, key=lambda report: report.upload.client)
         require_equal_uploads(self.method, [report.upload for report in reports])
         uploads, rejected = sift([report.upload for report in reports])
+        row: RoundRow = {"round": number + 1, "loss": mean_terms(reports)}
+        if rejected and not uploads and not self.engine.failures:
+            raise all_rejected(self.config, [*self.rounds[-1:], row], rejected, self.folder)
         rejected = dict(sorted({**self.engine.failures, **rejected}.items()))
         if uploads:
             site = self.members.server(self.config.run.seed, number)
             self.server = checked(self.method, "aggregate", self.method.aggregate(site, self.server, uploads))
-        row: RoundRow = {"round": number + 1, "loss": mean_terms(reports)}
         row |= self.method.log_entries(self.server) if uploads else {}
-        seconds = time.perf_counter() - began
-        run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), seconds]
+        run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), time.perf_counter() - began]
         tests_now = run.is_tested(number + 1, run.is_over(number + 1, sum(spent)))
         self.evaluations = self._evaluate(number) if tests_now else []
         row |= accuracy_columns(self.evaluations, self.config.eval.reporting) | overlap_columns(self.evaluations)
@@ -239,7 +240,7 @@ class Runner:
             row["late"] = [client for client in roster.sampled if client not in roster.clients]
         row["clients"] = roster.clients
         row["rejected"] = {str(client): reason for client, reason in rejected.items()}
-        return row | {"seconds": time.perf_counter() - began if tests_now else seconds}
+        return row | {"seconds": time.perf_counter() - began if tests_now else spent[-1]}
 
     def _server_columns(self) -> RoundRow:
         """The columns of a tested round about the server's own model."""

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator
 from protofed.data.table.client_tables import TableOptions
 from protofed.data.table.recipe import Scaling
 from protofed.experiment.accuracy import Reporting
+from protofed.experiment.unknown import Rule
 from protofed.nets import Design
 from protofed.training import TrainSection
 
@@ -153,6 +154,10 @@ class EvalSection:
     """whose models `personal` scores; all: all clients' (never trained: the initial one); round: the last round's"""
     training_loss: bool = False
     """whether the server's model is also tested on all training examples (loss_global in rounds.jsonl)"""
+    unknown: Rule = "softmax"
+    """rule that marks predictions for inputs unlike a client's classes (docs/own-data.md); none: no marks"""
+    false_alarms: Annotated[float, Gt(0), Lt(1)] = 0.05
+    """share of inputs of a client's own classes that may be marked as unknown; it sets the limit of the rule"""
     reporting: Reporting = "clients"
     """clients: mean and spread over the clients; running: the running average that FedProto's authors print"""
 

@@ -26,6 +26,7 @@ from protofed.measures.geometry import centres, cosine_similarities, drift, scat
 from protofed.measures.objective import measure_objective
 from protofed.measures.of_features import mean_margins, measure_discrepancy, measure_gradients, measure_model_margins
 from protofed.measures.question import Measurement, Measurements, Question, Rows
+from protofed.measures.unknown_rules import measure_unknown
 from protofed.methods.parts.margins import other_class_distances, semantic_margins
 from protofed.net import EVALUATION_BATCH
 from protofed.plugins import Registry, label
@@ -234,10 +235,11 @@ _MEASURES: dict[str, Callable[[Question], Measurement]] = {
     "objective": measure_objective,
     "scatter": _measure_scatter,
     "similarity": _measure_similarity,
+    "unknown": measure_unknown,
 }
 MEASURES = Registry("measures", _measure_function, _MEASURES)
 DEFAULT_MEASURES = ("fairness", "classification", "cost")
-_PER_CLIENT = ("bounds", "classification", "confusion", "entropy", "scatter")
+_PER_CLIENT = ("bounds", "classification", "confusion", "entropy", "scatter", "unknown")
 """The measures that can be computed for a single client."""
 
 

@@ -19,10 +19,13 @@ from protofed.core import Client
 from protofed.engines.scoring import tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
+from protofed.experiment.accuracy import wilson_interval
 from protofed.experiment.model import Model
 from protofed.experiment.results import load
 from protofed.experiment.sections import NetChoice
 from protofed.experiment.table import data_frame
+from protofed.experiment.unknown import calibrate_on, fitted_rule, halves
+from protofed.experiment.wording import quantity
 from protofed.messages import leaves, message_size
 from protofed.methods.local import Local
 from protofed.models.invitation import Invitation, read_invitation
@@ -99,7 +102,22 @@ class Newcomer:
             f"It downloaded {self.downloaded:,} numbers and trained for {self.steps:,} steps. "
             f"Test accuracy: {', '.join(accuracies)}.\n"
             "Trained alone, from its own layers and for the same number of steps: "
-            f"{100 * self.alone:.1f} % by head. Difference made by joining: {gain:+.1f} points."
+            f"{100 * self.alone:.1f} % by head. Difference made by joining: {gain:+.1f} points." + self._caution()
+        )
+
+    def _caution(self) -> str:
+        """A line if the 95 % intervals of both accuracies by head overlap; "" otherwise, or if pixels are counted."""
+        if self.model.net.grid:
+            return ""
+        joined, alone = (
+            wilson_interval(round(share * self.test), self.test) for share in (self.accuracy["head"], self.alone)
+        )
+        if joined is None or alone is None or joined[0] > alone[1] or alone[0] > joined[1]:
+            return ""
+        ranges = [f"{100 * low:.0f} to {100 * high:.0f} %" for low, high in (joined, alone)]
+        return (
+            f"\nCareful: with {quantity(self.test, 'test example')}, one example is {100 / self.test:.1f} points. The "
+            f"95 % intervals of both accuracies overlap ({ranges[0]} and {ranges[1]}), so the difference may be chance."
         )
 
 
@@ -172,10 +190,14 @@ def join(
         return client_net.at_image_size(method.predict(client_net, params, x, down, kept), len(x))
 
     model = Model(number, client_net, method.exportable_params(params, kept), answer, examples, labels)
+    if config.eval.unknown != "none":
+        rule = fitted_rule(model, config.eval.unknown)
+        calibration = calibrate_on(model, rule, config.eval.false_alarms, halves(test_examples)[0])
+        model = replace(model, unknown=calibration.rule if calibration else None)
     num_correct = tally(answer, test_examples)
     num_correct_alone = tally(lambda x: {"head": client_net(alone.params, x)[1]}, test_examples)["head"]
     return Newcomer(
-        model=replace(model, distance_limits=model.training_distance_limits(), recipe=newcomer.recipe),
+        model=replace(model, recipe=newcomer.recipe),
         state=NewcomerState(invitation.config, params, down, kept),
         classes=[labels[label] for label in has_class.nonzero().flatten().tolist()],
         train=len(examples),

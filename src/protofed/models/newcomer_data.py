@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from protofed.data.dataset import read_npz
 from protofed.data.labels import ClassNames
+from protofed.data.npz_files import read_npz
 from protofed.data.table.client_tables import client_table
 from protofed.data.table.files import SUFFIXES, read_table
 from protofed.data.table.recipe import Recipe

@@ -26,6 +26,7 @@ from protofed.engines.scoring import tally
 from protofed.engines.threads import threads
 from protofed.errors import ConfigError, UserError
 from protofed.examples import Examples
+from protofed.experiment.accuracy import majority_accuracy
 from protofed.experiment.folder import must_be_new, uninterrupted, write_atomically
 from protofed.experiment.member_nets import build_nets, load_net_weights
 from protofed.experiment.model import Model
@@ -153,7 +154,10 @@ def train_encoder(config: Config, datasets: Sequence[Dataset], num_threads: int,
             data.name: accuracy_among_own_classes(net, params, data, first)
             for data, first in zip(datasets, first_classes(datasets), strict=True)
         }
-    majority = {data.name: data.test.y.bincount().max().item() / len(data.test) for data in datasets}
+    majority = {
+        data.name: majority_accuracy(*(part.class_counts(data.classes) for part in (data.train, data.test))) or 0.0
+        for data in datasets
+    }
     about = {
         "data": [data.name for data in datasets],
         "titles": titles,
