@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from protofed.errors import UserError
+from protofed.experiment.accuracy import wilson_interval
 from protofed.experiment.folder import Folder, json_value
 from protofed.experiment.groups import group_by_setting
 from protofed.experiment.results import Result, members_with_data
@@ -199,19 +200,9 @@ def _why_left_out(run: StoredRun) -> str:
 def _client(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of clients.csv, with the 95 % Wilson interval of the accuracy by head."""
     accuracy, tests = row.get("accuracy_head"), row["test"]
-    low, high = wilson(accuracy, tests) if accuracy is not None and tests else (None, None)
-    return {**row, "low": low, "high": high}
-
-
-def wilson(share: float, number: int) -> tuple[float, float]:
-    """The 95 % interval of Wilson for a share among `number` examples.
-
-    >>> [round(end, 3) for end in wilson(0.9, 10)]
-    [0.596, 0.982]
-    """
-    z = 1.959964
-    centre, spread = share + z**2 / (2 * number), z * (share * (1 - share) / number + (z / (2 * number)) ** 2) ** 0.5
-    return (centre - spread) / (1 + z**2 / number), (centre + spread) / (1 + z**2 / number)
+    interval = wilson_interval(round(accuracy * tests), tests) if accuracy is not None else None
+    low, high = interval or (None, None)
+    return {**{key: value for key, value in row.items() if "wilson" not in key}, "low": low, "high": high}
 
 
 def _holdings(run: StoredRun) -> dict[str, Any]:
