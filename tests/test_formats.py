@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protofed.data.formats import PUBLISHED
+from protofed.data.formats import PUBLISHED_FORMATS
 from protofed.data.formats.published import ConvertOptions, write_converted
 from protofed.data.formats.safe_pickle import read_plain_pickle
 from protofed.data.npz_files import Stream, read_npz, write_npz
@@ -26,7 +26,7 @@ DRAW = np.random.RandomState(0)
 def convert(name: str, source: Path, **options) -> dict[str, np.ndarray]:
     """What `protofed data convert` writes, read back."""
     out = source.parent / "out" / f"{name}.npz"
-    write_converted(name, PUBLISHED[name], source, out, ConvertOptions(**options))
+    write_converted(name, PUBLISHED_FORMATS[name], source, out, ConvertOptions(**options))
     return read_npz(out)
 
 
@@ -34,7 +34,7 @@ def refused(name: str, source: Path, message: str) -> None:
     """The error has this message, and no file is left."""
     out = source.parent / "refused" / f"{name}.npz"
     with pytest.raises(UserError, match=message):
-        write_converted(name, PUBLISHED[name], source, out, ConvertOptions())
+        write_converted(name, PUBLISHED_FORMATS[name], source, out, ConvertOptions())
     assert not list((source.parent / "refused").glob("*")), "something was left behind"
 
 
@@ -134,7 +134,7 @@ def test_cifar100_in_both_versions(tmp_path):
         (binary / f"{part}.bin").write_bytes(content.tobytes())
     for number, folder in enumerate((python, binary)):
         out = tmp_path / str(number) / "cifar100.npz"
-        write_converted("cifar100", PUBLISHED["cifar100"], folder, out, ConvertOptions())
+        write_converted("cifar100", PUBLISHED_FORMATS["cifar100"], folder, out, ConvertOptions())
         found = read_npz(out)
         assert found["y_train"].tolist() == [5, 2, 3, 1]
         assert found["fine_to_coarse"].tolist() == [0, 0, 1, 1, 0, 0]
@@ -521,7 +521,7 @@ def test_what_cannot_be_converted_is_said(words, message, command, tmp_path):  #
 
 
 def test_every_format_says_where_it_is_published_and_how_large_it_is(command):  # noqa: F811
-    for name, published in PUBLISHED.items():
+    for name, published in PUBLISHED_FORMATS.items():
         assert all(published.as_json().values()), name
     code, out, _ = command("data", "info", "celeba")
     assert code == 0

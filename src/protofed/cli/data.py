@@ -32,7 +32,7 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show a dataset: where it is published, shapes, classes, sizes, histogram of labels, origins of examples."""
-    from protofed.data.formats import PUBLISHED
+    from protofed.data.formats import PUBLISHED_FORMATS
     from protofed.data.sources import SOURCES
     from protofed.data.summary import summarise, summary_text
     from protofed.data.table.client_tables import TableOptions, read_frames
@@ -54,7 +54,7 @@ def info(
         overview = table_overview(frames, options)
         print(json.dumps(overview, indent=2) if as_json else overview_text(str(path), overview))
         return
-    published = PUBLISHED.get(name)
+    published = PUBLISHED_FORMATS.get(name)
     has_reader = published is None or name in SOURCES
     if published and not as_json:
         print(published.text(name) + ("\n" if has_reader else ""))
@@ -79,15 +79,15 @@ def convert(
     target: Annotated[str, option("--target", help="CelebA: the attribute to predict.")] = "Smiling",
 ) -> None:
     """Convert a published dataset once to an npz file with checksums, which are verified whenever it is read."""
-    from protofed.data.formats import PUBLISHED
+    from protofed.data.formats import PUBLISHED_FORMATS
     from protofed.data.formats.published import ConvertOptions, use_of, write_converted
 
-    if name not in PUBLISHED:
-        raise UserError(f'There is no format "{name}". {did_you_mean(name, PUBLISHED)}')
+    if name not in PUBLISHED_FORMATS:
+        raise UserError(f'There is no format "{name}". {did_you_mean(name, PUBLISHED_FORMATS)}')
     path = out or Path(f"{name}.npz")
     options = ConvertOptions(size, target, lambda text: print(text, file=sys.stderr))
-    print(f"{write_converted(name, PUBLISHED[name], source, path, options)} Written to {path}.")
-    print(f"Use it: {use_of(name, PUBLISHED[name], path)}")
+    print(f"{write_converted(name, PUBLISHED_FORMATS[name], source, path, options)} Written to {path}.")
+    print(f"Use it: {use_of(name, PUBLISHED_FORMATS[name], path)}")
 
 
 @data_app.command(cls=SetsKeys)

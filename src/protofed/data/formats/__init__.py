@@ -1,6 +1,6 @@
 """Readers of datasets in their published form, for `protofed data convert`: one file per format.
 
-`PUBLISHED` is the table of all of them. A reader gets the published folder or file and returns the arrays of an npz
+`PUBLISHED_FORMATS` is the table of all of them. A reader gets the published folder or file and returns the arrays of an npz
 file.
 """
 
@@ -18,7 +18,7 @@ from protofed.data.formats.svhn import svhn
 
 _NOT_STATED = "not stated where it is published"
 
-PUBLISHED: dict[str, Published] = {
+PUBLISHED_FORMATS: dict[str, Published] = {
     "celeba": Published(
         "Faces of 10,177 celebrities with 40 attributes; a celebrity is a client, an attribute the class.",
         "mmlab.ie.cuhk.edu.hk/projects/CelebA.html; LEAF's users: github.com/TalwalkarLab/leaf",
