@@ -278,7 +278,7 @@ def test_a_pool_is_closed_by_an_error_and_says_what_it_was():
         def upload(self, trained):
             return "text"
 
-    with pytest.raises(RuntimeError, match="a message must consist of tensors"):
+    with pytest.raises(UserError, match=r"Talking\.upload returned a str; must consist of tensors"):
         played_on(pool_of(Loop, 2), config(Talking()), federation())
 
 
@@ -333,8 +333,17 @@ def test_problems_of_a_worker_are_told_here():
 
     with pytest.raises(UserError, match=r"^mend this$"):
         played_on(pool_of(Loop, 2), config(Wrong()), federation())
-    with pytest.raises(RuntimeError, match=r"in a worker process:\n(.|\n)*ZeroDivisionError"):
+    with pytest.raises(UserError, match=r"line \d+: Broken\.upload failed with ZeroDivisionError\.$"):
         played_on(pool_of(Loop, 2), config(Broken()), federation())
+
+
+def test_a_bug_of_our_own_in_a_worker_keeps_its_traceback(monkeypatch):
+    def broken(self, trained):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Local, "upload", broken)
+    with pytest.raises(RuntimeError, match=r"in a worker process:\n(.|\n)*ZeroDivisionError"):
+        played_on(pool_of(Loop, 2), config(Local()), federation())
 
 
 def alive(pids: list[int]) -> list[int]:

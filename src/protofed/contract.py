@@ -252,9 +252,9 @@ def explained_error(problem: Exception, method: AnyMethod) -> UserError | None:
     for words, rule in _VMAP_RULES:
         if any(word in text for word in words):
             return UserError(f"{where}: {owner} {rule} {LOOP_ADVICE}")
-    first_line = text.partition("\n")[0].rstrip(".")
+    what = f"{type(problem).__name__}: {text.partition(chr(10))[0]}".rstrip(": .")
     advice = f" {LOOP_ADVICE}" if hooks[0] == "loss" else ""
-    return UserError(f"{where}: {owner} failed with {type(problem).__name__}: {first_line}.{advice}")
+    return UserError(f"{where}: {owner} failed with {what}.{advice}")
 
 
 @contextmanager

@@ -15,12 +15,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from protofed.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "Origin",
@@ -122,9 +124,11 @@ def origin_of(entry: Any) -> Origin | None:
         return Origin(module, "", "")
 
 
-def installed(group: str) -> dict[str, metadata.EntryPoint]:
+def installed(group: str) -> dict[str, EntryPoint]:
     """The entry points that installed packages have in the group `protofed.GROUP`, by name."""
-    return {entry.name: entry for entry in metadata.entry_points(group=f"protofed.{group}")}
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=f"protofed.{group}")}
 
 
 def source_file(group: str, name: str) -> Path | None:

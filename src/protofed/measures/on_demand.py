@@ -76,6 +76,7 @@ def _column_means(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def _measure_classification(question: Question) -> Measurement:
+    """Balanced accuracy, F1, AUC and calibration of each client and of the server."""
     scored = _client_scores(question)
     rows: Rows = {question.name(client): _classification_figures(*scores) for client, scores in scored.items()}
     if question.client is None:
@@ -90,6 +91,7 @@ def _measure_classification(question: Question) -> Measurement:
 
 
 def _measure_confusion(question: Question) -> Measurement:
+    """Number of examples per true class and predicted class."""
     server_scores = _server_scores(question) if question.client is None else None
     scored = [server_scores] if server_scores else list(_client_scores(question).values())
     if server_scores:
@@ -110,6 +112,7 @@ def _measure_confusion(question: Question) -> Measurement:
 
 
 def _measure_fairness(question: Question) -> Measurement:
+    """Accuracy over clients: mean, spread, worst tenth, Jain's index."""
     rows: Rows = {}
     for column in question.result.clients[0]:
         if column.startswith(("accuracy_", "personal_")):
@@ -120,12 +123,14 @@ def _measure_fairness(question: Question) -> Measurement:
 
 
 def _measure_similarity(question: Question) -> Measurement:
+    """Cosines between the server's prototypes of every two classes."""
     similarities = cosine_similarities(question.prototypes)
     rows = {label: question.by_class(row) for label, row in zip(question.labels, similarities, strict=True)}
     return Measurement("The cosine similarity between the server's prototypes of every two classes.", rows)
 
 
 def _measure_scatter(question: Question) -> Measurement:
+    """Variance of the embeddings within and between classes."""
     embedded: list[tuple[Tensor, Tensor]] = []
     rows: Rows = {}
     for client, model in question.models():
@@ -151,6 +156,7 @@ def _scatter_row(name: str, z: Tensor, y: Tensor, classes: int) -> Rows:
 
 
 def _measure_margins(question: Question) -> Measurement:
+    """Distances between the server's prototypes."""
     prototypes = question.prototypes
     per_class = zip(
         question.labels,
@@ -170,6 +176,7 @@ def _measure_margins(question: Question) -> Measurement:
 
 
 def _measure_drift(question: Question) -> Measurement:
+    """How far the server's prototypes have moved from trace to trace."""
     question.must_have_prototypes()
     trace = question.trace
     if len(trace) < 2:
@@ -187,6 +194,7 @@ def _measure_drift(question: Question) -> Measurement:
 
 
 def _measure_cost(question: Question) -> Measurement:
+    """Numbers and bytes sent: per round, in total, and until an accuracy was reached."""
     rounds = question.result.rounds
     total = cost_of_rounds(rounds)
     ways = dict.fromkeys(key for row in rounds for key in row if key.startswith("accuracy_") and row[key] is not None)
@@ -217,6 +225,7 @@ def _measure_function(found: Any, name: str) -> Callable[[Question], Measurement
             )
         return Measurement((inspect.getdoc(found) or label(name)).partition("\n")[0], rows)
 
+    measured.__doc__ = inspect.getdoc(found)
     return measured
 
 
