@@ -230,6 +230,46 @@ def test_a_module_that_a_folder_names_is_not_imported_to_find_out(download, comm
     assert "helper" not in sys.modules
 
 
+@pytest.mark.parametrize("file", ["model", "net of a model", "prototypes"])
+def test_files_that_are_passed_on_run_no_code_either(file, download, command, tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    data = np.random.RandomState(0).normal(size=(30, 8, 8)).reshape(30, 1, 8, 8)
+    np.savez("x.npz", x=data, y=np.arange(30) % 3)
+    protofed.run({**SMALL, "run": {"rounds": 1}, "method": {"name": "fedproto"}}, "runs/plain")
+    words = ["join", "runs/plain", "--data", "x.npz", "--epochs", "1", "--out", "f.safetensors"]
+    if file == "prototypes":
+        words = ["export", "runs/plain", "--prototypes", "f.safetensors"]
+    assert command(*words)[0] == 0
+    with safe_open("f.safetensors", "pt") as stored:
+        metadata = stored.metadata()
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    for key, text in metadata.items():
+        if file == "net of a model" and key == "source":
+            metadata[key] = json.dumps({"name": f"{download / 'parts.py'}:Small"})
+        elif file != "net of a model":
+            metadata[key] = text.replace('"name": "fedproto"', f'"name": "{download / "mine.py"}:ProtoAvg"')
+    save_file(tensors, "g.safetensors", metadata)
+    np.save("x.npy", data)
+    use = (
+        ["predict", "g.safetensors", "--input", "x.npy"]
+        if file != "prototypes"
+        else ["join", "g.safetensors", "--data", "x.npz"]
+    )
+    code, out = command(*use)
+    assert (code, "g.safetensors names code to run" in out) == (2, True)
+
+
+def test_a_client_cannot_name_the_code_of_a_server(download):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'protofed[flower]' to test deployments")
+    from protofed.deploy.enrolment import Enrolment
+
+    figures = {"input": {"shape": [6]}, "sizes": [3, 3, -1], "counts": [[], []], "images": []}
+    with pytest.raises(UserError, match=r"its net .*parts\.py:Small is not part of protofed"):
+        Enrolment._checked(None, "a", {**figures, "net": {"name": f"{download / 'parts.py'}:Small"}})
+
+
 def test_numbers_are_read_without_any_code(download, command):
     for words in (["compare", "runs/a"], ["runs", "runs"], ["draw", "runs/a", "--what", "curves", "--out", "a.png"]):
         assert command(*words)[0] == 0

@@ -23,7 +23,7 @@ from protofed.engines.loop import Loop
 from protofed.engines.scoring import pixel_counts, tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
-from protofed.experiment.config import Config
+from protofed.experiment.config import Config, read_toml
 from protofed.experiment.member_nets import build_nets, counts_by_share, load_net_weights
 from protofed.experiment.members import Members
 from protofed.experiment.results import client_model
@@ -58,7 +58,8 @@ class ClientWork:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings, self.net = read_client_settings(folder)
-        self.config = Config.load(folder / EXPERIMENT_FILE)
+        file = folder / EXPERIMENT_FILE
+        self.config = Config.of(read_toml(file), named_by=file)  # it is the server's file
         self.policy = Policy.read(folder / "policy.toml")
         self.ledger = Ledger(folder, self.settings.keep_sent)
 

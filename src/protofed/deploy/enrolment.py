@@ -21,6 +21,7 @@ from protofed.experiment.config import Config
 from protofed.experiment.folder import read_json, write_atomically
 from protofed.experiment.member_nets import own_or_shared_nets
 from protofed.experiment.members import Members
+from protofed.experiment.own_code import names_outside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +124,8 @@ class Enrolment:
                     if type(label) not in (int, str) or count_of({"a count": count}, "a count") == 0:
                         raise ValueError(f"count {count!r} of class {label!r}")
             if figures["net"] is not None:
+                if outside := names_outside({"net": figures["net"]}):  # nobody else decides what this server imports
+                    raise ValueError(f"its net {outside[0][1]} is not part of protofed")
                 Config.of({"net": figures["net"]})
         except (KeyError, TypeError, ValueError, ConfigError) as problem:
             raise UserError(f"client {name} described itself in a way that cannot be read: {problem}.") from None

@@ -71,8 +71,14 @@ class Config:
     engine: EngineSection
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Config:
-        """Check a table of sections. All problems are reported at once."""
+    def of(cls, table: Mapping[str, Any], named_by: str | Path | None = None) -> Config:
+        """Check a table of sections. All problems are reported at once.
+
+        `named_by`: the file or folder that the table comes from, if it may be somebody else's. Code outside the package
+        that it names must then be known: see `trust.known_code`.
+        """
+        if named_by is not None:
+            require_known_code(Path(named_by), table, {})
         problems: list[str] = []
         names = (*SECTIONS, *DEFAULT_NAMES)
         for name, value in table.items():

@@ -95,7 +95,7 @@ class StoredRun:
         if self.in_memory:
             return self.in_memory.state.config
         file = self.folder / "config.toml"
-        return Config.load(file) if file.exists() else Config.of(self.settings)
+        return Config.load(file) if file.exists() else Config.of(self.settings, named_by=self.folder)
 
     @property
     def method(self) -> str:

@@ -173,7 +173,7 @@ def read_invitation(path: Path) -> Invitation:
     if _INVITATION not in metadata:
         raise UserError(f"{path} has no prototypes that a client could join with: it is another file. {advice}")
     about = json.loads(metadata[_INVITATION])
-    config = Config.of({key: about[key] for key in ("run", "method", "train", "net")})
+    config = Config.of({key: about[key] for key in ("run", "method", "train", "net")}, named_by=path)
     table = about["table"] and {
         key: tuple(value) if isinstance(value, list) else value for key, value in about["table"].items()
     }

@@ -22,6 +22,7 @@ from protofed.messages import flatten, group_by_first_name, unflatten
 from protofed.models.export import as_safetensors, must_be_exportable, write_model
 from protofed.nets import make_net
 from protofed.params import Params
+from protofed.trust.known_code import UnknownCodeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +92,7 @@ def read_model(path: Path) -> Model:
         return Model(None, net, weights, by_head, data, labels, recipe=recipe, temperatures=temperatures)
     state = {name.removeprefix(_PREFIX): value for name, value in tensors.items() if name.startswith(_PREFIX)}
     parts = group_by_first_name(state | {name: weights[equal] for name, equal in about["same"].items()})
-    method = Config.of(about["experiment"]).method
+    method = Config.of(about["experiment"], named_by=path).method
     types, params = method.types(), parts.get("params", {})
     down, kept = (unflatten(types[key], parts.get(key, {})) for key in ("down", "kept"))
 
@@ -105,7 +106,9 @@ def _net_of(path: Path, metadata: dict[str, str], shape: tuple[int, ...], classe
     """The net of a model, built again from its options; an error if it was a module given in Python."""
     try:
         source: dict[str, Any] = json.loads(metadata["source"])
-        choice = Config.of({"net": source}).nets[0]
+        choice = Config.of({"net": source}, named_by=path).nets[0]
+    except UnknownCodeError:
+        raise
     except (ValueError, TypeError, UserError) as problem:
         raise UserError(
             f"{path}: its net, {metadata.get('net', '?')}, was given in Python, so the file cannot predict without it. "

@@ -18,6 +18,11 @@ from typing import Any
 from protofed.errors import UserError
 from protofed.plugins import Registry, file_hash, installed, label, name_without_folder, source_file
 
+
+class UnknownCodeError(UserError):
+    """Code that may not be run."""
+
+
 _TRUSTING: ContextVar[bool] = ContextVar("trusting", default=False)
 WITHOUT_CODE = (
     "Commands that only read numbers need no code: compare, runs, and draw --what curves, losses, cost or clients."
@@ -76,7 +81,7 @@ def require_known(
             if not record:
                 continue  # an unknown name, about which the experiment's own check says more
             origin = record["file"] or "an interactive session"
-            raise UserError(
+            raise UnknownCodeError(
                 f"{folder} was run with {short} from {origin} (sha256 {record['sha256'][:12]}), which is not there "
                 f"now. Put it back. {WITHOUT_CODE}"
             )
@@ -84,7 +89,7 @@ def require_known(
             continue
         digest, was = file_hash(file), record.get("sha256", "")
         if was and was != digest:
-            raise UserError(
+            raise UnknownCodeError(
                 f"{file} has changed since {folder} was run with {short} from it (sha256 {was[:12]} then, "
                 f"{digest[:12]} now). Restore it, or start a new run. To use it as it is now, add --trust-code "
                 "(in Python: trust_code=True)."
@@ -92,8 +97,8 @@ def require_known(
         if name in installed(registry.group) and was:
             continue  # the user installed it, and it is the version of the run
         if (digest, str(file.resolve())) not in _known():
-            raise UserError(
+            raise UnknownCodeError(
                 f"{folder} names code to run: {short} in {file}. You have not run this file at this place before "
                 f"(sha256 {digest[:12]}), so it is not run now. Read it. If you trust it, add --trust-code (in Python: "
-                f"trust_code=True). {WITHOUT_CODE}"
+                f"trust_code=True), or run `protofed check` on the file. {WITHOUT_CODE}"
             )
