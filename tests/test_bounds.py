@@ -243,10 +243,9 @@ def test_a_run_that_cannot_be_monitored_is_said(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Round 2")
-@pytest.mark.parametrize("change", [{"method": {"pull": 1e12}}, {"train": {"lr": 1e20}}], ids=["pull", "lr"])
-def test_a_run_that_diverges_can_be_measured(change, tmp_path):
+def test_a_run_that_diverges_can_be_measured(tmp_path):
     """Losses that are not finite are null in bounds.jsonl, and are no sign of another machine in a repetition."""
-    result = protofed.run({**TABLE, **change}, tmp_path / "run")
+    result = protofed.run({**TABLE, "method": {"pull": 1e12}}, tmp_path / "run")
     recorded = measure(result, ["bounds"])["bounds"].about
     assert "the loss is not finite: the run has diverged." in recorded
     repeated = measure(protofed.Result.load(tmp_path / "run"), ["bounds"], every=2)["bounds"].about

@@ -443,7 +443,7 @@ def test_problems_of_clients_are_not_told_to_the_server(tmp_path):
     out = (tmp_path / "server" / "server.log").read_text()
     assert "node 101: refused: it does not describe itself: it failed (UserError); client.log" in out
     assert "not finite" not in out
-    assert "16 of its 16 values are not finite" in (tmp_path / "clients" / "b" / "client.log").read_text()
+    assert "16 of 16 values are missing (NaN)" in (tmp_path / "clients" / "b" / "client.log").read_text()
 
 
 def test_the_folder_of_the_server_has_no_model_of_a_client(tmp_path):

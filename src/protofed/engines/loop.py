@@ -84,6 +84,7 @@ class Loop:
         if is_ours(self.method) or key in self.tried:
             return
         start, prepared = self.method.receive(kept, down), checked(self.method, "prepare", self.method.prepare(down))
+        client.net.check(start)
         if check_loss(self.method, client, start, prepared, kept, stacked):
             self.tried.add(key)
 

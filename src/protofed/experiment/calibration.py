@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 
 from protofed.engines.scoring import labelled
 from protofed.engines.threads import one_thread
@@ -31,6 +30,8 @@ def fit_temperature(scores: np.ndarray, labels: np.ndarray) -> float | None:
     >>> round(fit_temperature(scores, np.array([0, 0, 0, 0, 1])), 3)
     1.0
     """
+    from scipy.optimize import minimize_scalar
+
     own = scores[np.arange(len(labels)), labels]
     usable = np.isfinite(own)
     if not usable.any() or np.isnan(scores).any():

@@ -1,7 +1,7 @@
 """Readers of datasets in their published form, for `protofed data convert`: one file per format.
 
-`PUBLISHED_FORMATS` is the table of all of them. A reader gets the published folder or file and returns the arrays of an npz
-file.
+`PUBLISHED_FORMATS` is the table of all of them. A reader gets the published folder or file and returns the arrays of
+an npz file.
 """
 
 from __future__ import annotations

@@ -196,13 +196,13 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "figure5",
             "Fig. 5: segmentation, macro classes",
             NOT_YET,
-            f"{_COMMAND} makes it in 4 CPU minutes per run, on pets with masks instead of Pascal VOC",
+            f"{_COMMAND} can make it in 4 CPU minutes per run, on pets with masks instead of Pascal VOC",
         ),
         (
             "figure5-breeds",
             "Fig. 5: segmentation, all classes",
             NOT_YET,
-            f"{_COMMAND} makes it in 4 CPU minutes per run, on pets with masks instead of Pascal VOC",
+            f"{_COMMAND} can make it in 4 CPU minutes per run, on pets with masks instead of Pascal VOC",
         ),
         (
             "figure6",
