@@ -134,7 +134,16 @@ def toy_members(config: Config, labels: Sequence[Sequence[int]] = LABELS) -> Mem
     test = tuple(examples([0, 1, 2], 100 + seed) for seed, _ in enumerate(labels))
     parts = tuple(Holding(np.arange(len(own)), np.arange(3)) for own in labels)
     nets = build_nets(config, [part.shape for part in train], CLASSES)
-    return Members("toy", tuple(range(CLASSES)), nets, train, test, (examples([0, 1, 2] * 5, 7),), parts)
+    return Members(
+        "toy",
+        tuple(range(CLASSES)),
+        nets,
+        train,
+        test,
+        (examples([0, 1, 2] * 5, 7),),
+        parts,
+        names=NAMES[: len(labels)],
+    )
 
 
 def write_toml(path: Path, table: Mapping[str, Any]) -> None:

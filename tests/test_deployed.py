@@ -13,7 +13,7 @@ import torch
 from flwr.app import Error, Message
 
 import protofed
-from grid import LocalGrid, altered, call, deploy, federate, toy_config, toy_members, without_time, write_toml
+from grid import NAMES, LocalGrid, altered, call, deploy, federate, toy_config, toy_members, without_time, write_toml
 from protofed.deploy.client_data import write_client_data
 from protofed.deploy.client_work import ClientWork
 from protofed.deploy.server_app import serve
@@ -58,12 +58,12 @@ def test_every_method_gives_the_rounds_of_a_run(method, tmp_path):
 
 def test_a_named_dataset_is_divided_as_in_a_run(tmp_path):
     table = {"run": {"rounds": 1}, "data": {"clients": 3}, "method": {"name": "fedavg"}}
-    members = Members.of(Config.of(table))
+    members = replace(Members.of(Config.of(table)), names=NAMES)
     deploy(tmp_path, table, members)
     result, run = federate(tmp_path), protofed.run(table)
     assert result.rounds[0]["accuracy_global"] == run.rounds[0]["accuracy_global"]
     assert result.rounds[0]["loss"] == pytest.approx(run.rounds[0]["loss"], abs=1e-5)
-    assert result.clients == run.clients
+    assert [{**row, "name": None} for row in result.clients] == [{**row, "name": None} for row in run.clients]
     assert result.summary["majority"] == run.summary["majority"]
 
 

@@ -60,7 +60,7 @@ class ClientWork:
         self.settings, self.net = read_client_settings(folder)
         file = folder / EXPERIMENT_FILE
         self.config = Config.of(read_toml(file), named_by=file)  # it is the server's file
-        self.policy = Policy.read(folder / "policy.toml")
+        self.policy = Policy.read(folder / "policy.toml", self.config.method)
         self.ledger = Ledger(folder, self.settings.keep_sent)
 
     def data(self, number: int = 0) -> ClientData:

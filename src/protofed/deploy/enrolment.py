@@ -186,6 +186,7 @@ class Enrolment:
             groups if any(groups) else (),
             described[0]["remark"],
             image_labels=image_labels,
+            names=self.names,
             net_tables=tables,
         )
 

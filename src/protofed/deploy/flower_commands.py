@@ -36,7 +36,7 @@ def flower_environment(part: Path) -> dict[str, str]:
         **os.environ,
         **OFFLINE,
         "FLWR_HOME": str((part / "home").resolve()),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
     }

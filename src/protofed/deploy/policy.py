@@ -44,12 +44,13 @@ class Policy:
     """number of rounds of a run whose uploads may leave; 0: no limit"""
 
     @classmethod
-    def read(cls, path: Path) -> Policy:
-        """The policy in a file; the default one if there is no file."""
+    def read(cls, path: Path, method: AnyMethod | None = None) -> Policy:
+        """The policy in a file; the default one if there is no file. `method`: that of the experiment."""
         if not path.exists():
             return cls()
         policy: Policy = checked_file(path, cls, read_settings_file(path))
-        known = {"prototypes", "weights"} | {kind for method in METHODS.values() for kind in kinds_sent(method)}
+        known = {"prototypes", "weights"} | {kind for ours in METHODS.values() for kind in kinds_sent(ours)}
+        known |= kinds_sent(method) if method else set()
         for kind in policy.may_send:
             if kind in get_args(Figure):
                 raise UserError(f"{path}: may_send has {kind!r}, which is a figure. Put it into may_report.")
