@@ -213,7 +213,7 @@ def _remarks(runs: Sequence[StoredRun]) -> list[str]:
     if len({result["majority"] for result in results}) == 1 and results[0]["majority"] is not None:
         notes.append(
             f"Majority-class baseline: {100 * results[0]['majority']:.1f} % "
-            "(always predicting the most frequent class of a client's test set)."
+            "(always predicting the most frequent class of a client's training examples)."
         )
     return notes
 
