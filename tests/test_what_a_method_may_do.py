@@ -221,6 +221,20 @@ def test_an_impure_loss_without_a_variable_is_found_by_its_values(tmp_path, monk
         check_method("./mine.py:Mine")
 
 
+def test_trying_a_loss_changes_no_bit_of_a_run_with_batch_norm(tmp_path, monkeypatch):
+    from protofed.engines.loop import Loop
+    from toys import config, everything, federation, net, played_on
+
+    class Mine(METHODS["fedavg"]):
+        """FedAvg of another author."""
+
+    members = federation(nets=[net(norm=True)] * 6)
+    ours, theirs = (played_on(Loop, config(kind(), train={"batch": 4}), members) for kind in (METHODS["fedavg"], Mine))
+    assert theirs.engine.tried
+    assert not ours.engine.tried
+    torch.testing.assert_close(everything(theirs), everything(ours), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("draw", ["random.random()", "np.random.rand()"])
 def test_draws_of_python_and_numpy_are_found(draw, tmp_path, monkeypatch):
     import random

@@ -55,9 +55,11 @@ def check_loss(method: AnyMethod, client: Client, start: Params, down: Any, kept
     padded = Batch(x[rows], *labels_and_weights(y[rows], weight))
 
     def compute(batch: Batch) -> Loss:
-        trainable = {name: value.detach().requires_grad_(net.trains(name, value)) for name, value in start.items()}
+        params = {name: value.detach().clone() for name, value in start.items()}  # batch norm changes its buffers
+        for name, value in params.items():
+            value.requires_grad_(net.trains(name, value))
         with torch.enable_grad(), draws.DerivedDropout(key):
-            return require_loss(method, method.loss(net, trainable, batch, down, kept))
+            return require_loss(method, method.loss(net, params, batch, down, kept))
 
     with in_training(net):
         before, generators = _variables(method), _generators()
