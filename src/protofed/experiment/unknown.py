@@ -142,13 +142,15 @@ def separation(own: Tensor, foreign: Tensor) -> float | None:
 
 def client_calibration(model: Model, evaluation: EvalSection, members: Members) -> Calibration | None:
     """The rule of a client's model that the experiment asks for; None if it asks for none, or if there is no limit."""
-    if evaluation.unknown == "none":
+    if evaluation.unknown == "none" or model.net.grid:
         return None
     return calibrate(model, fitted_rule(model, evaluation.unknown), evaluation.false_alarms, members)
 
 
 def calibrate(model: Model, rule: UnknownRule, false_alarms: float, members: Members) -> Calibration | None:
     """The rule of a client's model with its limit, see `calibrate_on`; None if there is none."""
+    if model.net.grid:  # labels of images may be others than those of pixels
+        return None
     client, is_own = model.client, rule.classes
     assert client is not None
     test = _of_classes(members.test[client], is_own)
