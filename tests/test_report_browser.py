@@ -142,10 +142,12 @@ def test_a_browser_follows_a_run_and_stops_it(browser: Any, tmp_path: Path) -> N
             opened = Opened(browser, address)
             shown = int(re.findall(r"round (\d+) of 2000", opened.page.locator("#live").inner_text())[0])
             assert shown >= 3
-            opened.page.wait_for_function(f"data.runs[0].done > {shown}", timeout=30_000)
+            opened.page.wait_for_function(f"data.runs[0].done > {shown}", timeout=90_000)
             opened.page.on("dialog", lambda dialog: dialog.accept())
             opened.page.get_by_role("button", name="Stop the run").click()
-            opened.page.wait_for_function("document.getElementById('live').textContent.includes('--resume')")
+            opened.page.wait_for_function(
+                "document.getElementById('live').textContent.includes('--resume')", timeout=90_000
+            )
             assert run.wait(60) == 130
             assert watch.wait(60) == 0
             assert opened.errors == []

@@ -520,7 +520,7 @@ function showProgress(ended) {
     const left = run.seconds.length ? (run.seconds.reduce((a, b) => a + b, 0) / run.seconds.length) * (run.total - run.done) : null;
     return `${run.name}: round ${run.done} of ${run.total}${left === null ? "" : `, about ${left < 90 ? `${Math.round(left)} s` : `${Math.round(left / 60)} min`} left`}.`;
   });
-  const stopped = data.runs.some((run) => run.state === "stopped");
+  const stopped = data.runs.some((run) => !["finished", "diverged"].includes(run.state));
   const last = stopped ? "The run has stopped before its end; it can be continued with --resume." : "The run has ended.";
   box.replaceChildren(ended ? `${last} This page no longer changes.` : texts.join(" ") || "Waiting for the run.");
   if (running.length && !ended) {
