@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from io import BytesIO
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, RecordDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
 from grid import LocalGrid, deploy, federate, toy_config, toy_members, write_toml
 from protofed.cli.models import export_command, predict_command
-from protofed.core import Prototypes, Tensor
+from protofed.core import Method, Nothing, Prototypes, Tensor
 from protofed.deploy.client_data import read_balanced, read_client_data, write_balanced, write_client_data
 from protofed.deploy.client_store import ClientStore, StoredRound
 from protofed.deploy.client_work import ClientWork
@@ -29,6 +30,7 @@ from protofed.experiment.results import Result, State
 from protofed.messages import KeptModel, flatten
 from protofed.methods import METHODS
 from protofed.methods.local import Local
+from protofed.models.invitation import Invitation, write_invitation
 from protofed.models.join import join
 from protofed.models.newcomer_data import read_newcomer
 from toys import examples, played
@@ -42,6 +44,7 @@ def _disk_is_not_waited_for(monkeypatch):
 # ---- messages as records ----
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 3), max_size=3), st.sampled_from([torch.float32, torch.int64, torch.bool, torch.uint8]))
 def test_records_return_what_was_put_into_them(shape, dtype):
     tensors = {"": torch.ones(shape).to(dtype), "a/b": torch.zeros(shape).to(dtype)}
@@ -240,6 +243,21 @@ def test_a_policy_with_a_mistake_is_an_error(policy, problem, tmp_path):
     assert "policy.toml" in str(error.value)
 
 
+def test_a_policy_may_name_the_fields_of_the_experiments_own_method(tmp_path):
+    write_toml(tmp_path / "policy.toml", {"may_send": ["medians"]})
+    with pytest.raises(UserError, match="may_send has 'medians'"):
+        Policy.read(tmp_path / "policy.toml")
+    assert Policy.read(tmp_path / "policy.toml", Own()).may_send == ("medians",)
+
+
+class Medians(NamedTuple):
+    medians: Tensor
+
+
+class Own(Method[Nothing, Nothing, Medians, Nothing]):
+    """A method that is not part of protofed."""
+
+
 def test_the_kinds_of_every_method_are_its_fields():
     kinds = {name: sorted(kinds_sent(method)) for name, method in METHODS.items()}
     assert kinds["local"] == []
@@ -251,10 +269,6 @@ def test_the_kinds_of_every_method_are_its_fields():
 
 
 def test_a_field_that_is_only_called_prototypes_is_not_allowed_as_such():
-    from typing import NamedTuple
-
-    from protofed.core import Method, Nothing
-
     class Pretended(NamedTuple):
         prototypes: Tensor
         weights: Prototypes
@@ -469,11 +483,16 @@ def test_three_clients_that_differ_in_everything_and_a_fourth_that_joins(tmp_pat
         y=np.array(loaded.labels)[y],
     )
     net = Config.of({"net": {"name": "mlp", "dim": 12}}).nets[0]
-    newcomer = join(loaded, *read_newcomer(tmp_path / "new.npz"), net=net, epochs=30)
+    newcomer = join(loaded, *read_newcomer(tmp_path / "new.npz"), net=net, epochs=8)
     assert newcomer.classes == ["cat", "owl"]
     assert newcomer.downloaded == 2 * 12  # one prototype per class
     assert newcomer.model.net.shape == (7,)
     assert newcomer.accuracy["head"] > 0.8
+    write_invitation(Invitation.of(loaded), tmp_path / "prototypes.safetensors")
+    with safe_open(tmp_path / "prototypes.safetensors", "pt") as file:
+        assert all(name.startswith("prototypes/") for name in file.keys())  # noqa: SIM118
+    again = join(tmp_path / "prototypes.safetensors", *read_newcomer(tmp_path / "new.npz"), net=net, epochs=8)
+    assert again.figures() == newcomer.figures()
 
 
 def run_id(tmp_path):
