@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -315,6 +316,33 @@ def test_a_worker_that_dies_is_replaced_and_its_clients_done_again(inner, tmp_pa
     got = played_on(pool_of(inner, 2), config(Fragile()), federation())
     assert (tmp_path / "died").exists()
     torch.testing.assert_close(everything(got), everything(expected), rtol=0, atol=0)
+
+
+def test_workers_do_not_free_what_belongs_to_their_parent(tmp_path):
+    """An inference session that waited to be collected froze workers: its threads do not exist there."""
+
+    class Session:
+        def __init__(self):
+            self.cycle, self.owner = self, os.getpid()
+
+        def __del__(self):
+            (tmp_path / ("freed here" if os.getpid() == self.owner else "freed by a worker")).touch()
+
+    class Collecting(Local):
+        def upload(self, trained):
+            gc.collect()
+            return ()
+
+    gc.disable()
+    try:
+        Session()
+        played_on(pool_of(Loop, 2), config(Collecting()), federation())
+        assert not gc.isenabled()
+        assert not list(tmp_path.iterdir())
+    finally:
+        gc.enable()
+    gc.collect()
+    assert [path.name for path in tmp_path.iterdir()] == ["freed here"]
 
 
 def test_a_worker_that_always_dies_is_given_up():

@@ -8,6 +8,7 @@ Messages between the processes are flat tensors and JSON.
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing as mp
 import os
@@ -85,12 +86,18 @@ class Pool:
             raise
 
     def start_worker(self) -> Worker:
-        """Fork a new worker."""
+        """Fork a new worker. Garbage of this process is never collected there: freeing an object that owns threads,
+        such as an inference session, would wait forever for threads that a fork does not copy.
+        """
         context = mp.get_context("fork")
         here, there = context.Pipe()
         others = [here, *(worker.connection for worker in self.workers)]
         process = context.Process(target=_serve, args=(self.inner, self.types, there, others, os.getpid()), daemon=True)
+        collecting = gc.isenabled()
+        gc.disable()
         process.start()
+        if collecting:
+            gc.enable()
         there.close()
         return Worker(process, here)
 
@@ -217,6 +224,8 @@ def _serve(
     engine: GroupEngine, types: Mapping[str, Any], connection: Connection, others: Sequence[Connection], parent: int
 ) -> None:
     """The main loop of a worker: receive a job, do it, answer. It ends when the parent ends."""
+    gc.freeze()  # what exists so far belongs to the parent
+    gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     ends_with(parent)
     for other in others:
