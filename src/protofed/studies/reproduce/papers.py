@@ -189,7 +189,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "femnist",
             "FEMNIST and CelebA in all of these",
             CANNOT,
-            "FEMNIST's letters and CelebA are not available here, and there is no loader for them; "
+            "FEMNIST's letters and CelebA are not available here; `protofed data convert` reads them where they are; "
             "recipes/protomargin-femnist.toml has handwritten digits instead",
         ),
         (
@@ -258,7 +258,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "domainnet",
             "DomainNet in all of these",
             CANNOT,
-            "DomainNet is not available here, and there is no loader for it",
+            "DomainNet is not available here; `protofed data convert` reads it where it is",
         ),
     ),
 }
