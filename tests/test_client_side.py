@@ -345,7 +345,7 @@ def test_the_run_that_the_server_names_is_not_a_path(tmp_path):
 def test_a_written_file_has_exactly_the_clients_examples(tmp_path):
     members = toy_members(Config.of(toy_config()))
     write_client_data(tmp_path / "data.npz", members, 1)
-    data = read_client_data(tmp_path / "data.npz")
+    data = read_client_data(tmp_path / "data.npz", Config.of({}))
     assert torch.equal(data.train.take(torch.arange(6))[0], members.train[1].take(torch.arange(6))[0])
     assert data.train.labels.tolist() == members.train[1].labels.tolist()
     assert (data.classes, data.dataset, data.validation) == ((0, 1, 2), "toy", None)
@@ -361,7 +361,7 @@ def test_own_files_are_read_as_a_federation_reads_arrays(tmp_path):
     np.savez(tmp_path / "data.npz", x=x, y=y)
     federation = Federation([(x, y), (x, y)])
     for number in (0, 1):
-        data = read_client_data(tmp_path / "data.npz", number).with_labels(federation.labels)
+        data = read_client_data(tmp_path / "data.npz", Config.of({}), "a", number).with_labels(federation.labels)
         assert torch.equal(data.train.x, federation.train[number].x)
         assert torch.equal(data.test.labels, federation.test[number].labels)
     assert data.classes == ("high", "low", "mid")
@@ -384,7 +384,7 @@ def test_own_files_are_read_as_a_federation_reads_arrays(tmp_path):
 def test_a_data_file_with_a_mistake_is_explained(arrays, problem, tmp_path):
     np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(UserError) as error:
-        read_client_data(tmp_path / "data.npz", 2)
+        read_client_data(tmp_path / "data.npz", Config.of({}), "a", 2)
     assert problem in str(error.value)
     assert "data.npz" in str(error.value)
 

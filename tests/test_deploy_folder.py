@@ -143,7 +143,7 @@ def test_a_client_key_is_one_that_flower_accepts(tmp_path):
 def test_every_client_gets_exactly_its_part_of_the_data(folder):
     members = Members.of(Config.load(RECIPE, ["data.clients=3"]))
     for number, name in enumerate("abc"):
-        data = read_client_data(folder / "clients" / name / "data.npz")
+        data = read_client_data(folder / "clients" / name / "data.npz", Config.of({}))
         for ours, theirs in ((data.train, members.train[number]), (data.test, members.test[number])):
             x, y = ours.take(ours.index)
             other_x, other_y = theirs.take(torch.arange(len(theirs)))
@@ -196,7 +196,7 @@ def test_nothing_phones_home_and_every_part_has_its_own_home(folder):
         (["--clients", "server,b"], 'got the name "server"'),
         (["--clients", "0"], "must be 1 to 1000"),
         (["--clients", "a,b", "--data", "c=x.npz"], 'there is no client "c"'),
-        (["--clients", "a,b", "--data", "a"], "NAME=FILE.npz"),
+        (["--clients", "a,b", "--data", "a"], "must look like NAME=FILE"),
         (["--clients", "a,b", "--data", "a=missing.npz"], "There is no file missing.npz"),
         (["--clients", "2", "--tls", "--host", "bad host"], "must be a host name or an IP address"),
         (["--clients", "2", "--host", "example.org:80"], "without a port"),

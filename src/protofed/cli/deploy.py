@@ -41,7 +41,7 @@ def deploy_init(
     port: Annotated[int, option("--port", min=0, max=65535, help="Port of the server. 0: a free one from 8443.")] = 0,
     data: Annotated[
         Optional[list[str]],
-        option("--data", metavar="a=FILE,b=FILE", help="Own data per client (.npz), instead of [data] in the file."),
+        option("--data", metavar="a=FILE,b=FILE", help="Own data per client (.npz; of tables .csv, ...)."),
     ] = None,
     own_data: Annotated[
         bool, option("--own-data", help="Every client's operator puts its data into its folder later.")
@@ -53,6 +53,7 @@ def deploy_init(
     from protofed.deploy.new_deployment import (
         Plan,
         client_names,
+        client_table_files,
         data_files,
         experiment_for,
         free_server_port,
@@ -60,20 +61,25 @@ def deploy_init(
     )
     from protofed.engines.flower.installed import require_flower
     from protofed.experiment.config import Config
+    from protofed.experiment.sections import TABLE
     from protofed.experiment.wording import quantity
 
     require_flower()
     names = client_names(clients)
     files = data_files(data or (), names)
+    config = Config.load(file, sets or ())
+    if config.data.name == TABLE and not own_data and not files:
+        files = client_table_files(config, names)
     own = bool(own_data or files)
-    number = [] if own else [f"data.clients={len(names)}"]
-    config = experiment_for(Config.load(file, [*(sets or ()), *number]), names, own)
+    if not own:
+        config = Config.load(file, [*(sets or ()), f"data.clients={len(names)}"])
+    config = experiment_for(config, names, own)
     plan = Plan(config, names, tuple(hosts or ()), port or free_server_port(), tls, auth, files, keep_sent)
     write_deployment(folder, plan, print)
     where = shlex.quote(str(folder))
     print(f"Written to {folder}: {quantity(len(names), 'client')} ({', '.join(names)}), server {plan.address}.")
-    if missing := [name for name in names if not (folder / "clients" / name / "data.npz").exists()]:
-        print(f"Missing: the data of {', '.join(missing)}. {folder}/clients/NAME/README.md describes data.npz.")
+    if missing := [name for name in names if not (folder / "clients" / name / plan.data_file(name)).exists()]:
+        print(f"Missing: the data of {', '.join(missing)}. {folder}/clients/NAME/README.md describes the file.")
     print(f"On this machine: protofed deploy up {where}\nOn several machines: see {folder}/README.md.")
 
 

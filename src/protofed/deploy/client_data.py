@@ -1,8 +1,9 @@
 """A client's data file. This is the only place where a client reads its data: other formats are added here.
 
-Two kinds of npz files are read. A person's own file has x and y (or mask), and optionally x_test and y_test (mask_test)
-and `classes`; it is used as given, like the arrays of a `Federation`. A file that `protofed deploy init` wrote for a
-named dataset has the client's exact part of it, with the constants that normalise it.
+A table (.csv, .parquet, ...) is read as the experiment's [data] says; the recipe that makes inputs of its rows is
+learned here and stays here. Of npz files there are two kinds. A person's own file has x and y (or mask), and optionally
+x_test and y_test (mask_test) and `classes`; it is used as given, like the arrays of a `Federation`. A file that
+`protofed deploy init` wrote for a named dataset has the client's exact part of it, with constants that normalise it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ import torch
 
 from protofed.data.labels import ClassNames, class_numbers
 from protofed.data.npz_files import read_npz
+from protofed.data.table.client_tables import client_table
+from protofed.data.table.files import SUFFIXES, read_table
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.federation import Federation
 from protofed.experiment.folder import write_atomically
+from protofed.experiment.sections import TABLE
+from protofed.experiment.table_members import client_examples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from protofed.data.table.recipe import Recipe
+    from protofed.experiment.config import Config
     from protofed.experiment.members import Members
 
 SPLITS = ("train", "test", "validation")
@@ -44,6 +51,7 @@ class ClientData:
     dataset: str = "own data"
     remark: str = ""
     own_statistics: bool = False  # whether the constants that normalise inputs were computed from this client's data
+    recipe: Recipe | None = None  # of a table: how inputs are made of its rows
 
     def with_labels(self, labels: ClassNames) -> ClientData:
         """The data with the class numbers that the federation agreed on."""
@@ -80,15 +88,36 @@ class ClientData:
         return replace(self, train=kept(self.train), test=kept(self.test), validation=validation)
 
 
-def read_client_data(path: Path, number: int = 0) -> ClientData:
-    """The data of a client from its file. `number`: the client's, on which the draw of a held-out test set depends."""
+def read_client_data(path: Path, config: Config, name: str = "", position: int = 0) -> ClientData:
+    """The data of a client from its file. The draw of a held-out test set depends on the client's position."""
+    is_table, kinds = path.suffix in SUFFIXES, f"a table ({', '.join(SUFFIXES)})"
+    if config.data.name == TABLE and not is_table:
+        raise UserError(f"{path}: the experiment's data are tables, so the data of a client must be {kinds}.")
+    if is_table and config.data.name != TABLE:
+        raise UserError(
+            f'{path} is a table, but the experiment says nothing about tables. Give it a [data] with name = "table" '
+            "and the name of the target's column (docs/tables.md)."
+        )
     if not path.exists():
-        raise UserError(f"There is no file {path}. Give the client's data as an .npz file with x and y.")
+        wanted = kinds if is_table else "an .npz file with x and y"
+        raise UserError(f"There is no file {path}. Give the client's data as {wanted}.")
+    if is_table:
+        return _table_data(path, config, name, position)
     arrays = read_npz(path)
-    return _written_data(arrays, path) if "x_train" in arrays else _own_data(arrays, path, number)
+    return _written_data(arrays, path) if "x_train" in arrays else _own_data(arrays, path, position)
 
 
-def _own_data(arrays: dict[str, np.ndarray], path: Path, number: int) -> ClientData:
+def _table_data(path: Path, config: Config, name: str, position: int) -> ClientData:
+    """A client's table, divided into training, test and validation rows as in a run on one machine."""
+    options = config.data.table_options()
+    table = client_table(name, path.name, read_table(path, options.missing), options)
+    share = config.eval.validation
+    examples = client_examples(table, options, number=position, validation=share, seed=config.run.seed)
+    validation = examples.validation if share else None
+    return ClientData(examples.labels, examples.train, examples.test, validation, own=True, recipe=examples.recipe)
+
+
+def _own_data(arrays: dict[str, np.ndarray], path: Path, position: int) -> ClientData:
     """A person's own file. Without a test set, a fifth of each class is held out, as `Federation` does it."""
     y = "mask" if "mask" in arrays else "y"
     has_test = bool(arrays.keys() & {"x_test", f"{y}_test"})
@@ -96,14 +125,14 @@ def _own_data(arrays: dict[str, np.ndarray], path: Path, number: int) -> ClientD
         if key not in arrays:
             raise UserError(f"{path} has no array {key}; it has {', '.join(arrays)}. Add it.")
     classes = arrays["classes"].tolist() if "classes" in arrays else None
-    others: list[Any] = [([], [])] * number  # the draw of a held-out test set depends on the position of the client
-    tests = [*[None] * number, (arrays["x_test"], arrays[f"{y}_test"])] if has_test else None
+    others: list[Any] = [([], [])] * position  # the draw of a held-out test set depends on the position of the client
+    tests = [*[None] * position, (arrays["x_test"], arrays[f"{y}_test"])] if has_test else None
     try:
         federation = Federation([*others, (arrays["x"], arrays[y])], tests, classes)
     except UserError as problem:
-        text = str(problem).replace(f"data[{number}]", "data").replace(f"test[{number}]", "test")
+        text = str(problem).replace(f"data[{position}]", "data").replace(f"test[{position}]", "test")
         raise UserError(f"{path}: {text}") from problem
-    return ClientData(federation.labels, federation.train[number], federation.test[number])
+    return ClientData(federation.labels, federation.train[position], federation.test[position])
 
 
 def _written_data(arrays: dict[str, np.ndarray], path: Path) -> ClientData:
@@ -160,7 +189,7 @@ def write_balanced(path: Path, members: Members) -> bool:
 
 def read_balanced(path: Path) -> tuple[Examples, ...]:
     """The balanced test set of the server or of a client; () if there is no such file."""
-    return (read_client_data(path).test,) if path.exists() else ()
+    return (_written_data(read_npz(path), path).test,) if path.exists() else ()
 
 
 def _about(members: Members, examples: Examples) -> dict[str, Any]:

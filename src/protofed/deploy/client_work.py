@@ -23,6 +23,7 @@ from protofed.engines.loop import Loop
 from protofed.engines.scoring import pixel_counts, tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
+from protofed.experiment.calibration import fit_temperatures
 from protofed.experiment.config import Config, read_toml
 from protofed.experiment.member_nets import build_nets, counts_by_share, load_net_weights
 from protofed.experiment.members import Members
@@ -63,9 +64,11 @@ class ClientWork:
         self.policy = Policy.read(folder / "policy.toml", self.config.method)
         self.ledger = Ledger(folder, self.settings.keep_sent)
 
-    def data(self, number: int = 0) -> ClientData:
+    def data(self) -> ClientData:
         """The client's data. With `small_classes = "drop"`, without the classes that have too few examples."""
-        return self.policy.usable(read_client_data(self.folder / self.settings.data, number))
+        settings = self.settings
+        path = self.folder / settings.data
+        return self.policy.usable(read_client_data(path, self.config, settings.name, settings.position))
 
     def describe(self) -> Reply:
         """Enrolment: what the server must know before the first round."""
@@ -140,6 +143,7 @@ class ClientWork:
             balanced,
             (Holding(nothing, nothing),) * clients,
             validation,
+            recipes=(data.recipe,) * clients if data.recipe else (),
         )
 
     def check_task(self, task: MessageFigures) -> None:
@@ -159,9 +163,9 @@ class ClientWork:
     def train(self, task: MessageFigures, tensors: Mapping[str, Tensor]) -> Reply:
         """One round: train and upload. A message that was answered before gets the same answer."""
         self.check_task(task)
-        number, round, method = task["number"], task["round"], self.config.method
+        round, method = task["round"], self.config.method
         message = content_hash(tensors, {key: value for key, value in task.items() if key not in FORGETTABLE})
-        data = self.data(number)
+        data = self.data()
         self.policy.check_upload(method, data, self._rounds_with(task["run"], round))
         store = ClientStore(self.folder / "store", task["run"], method)
         with store.lock:
@@ -219,7 +223,7 @@ class ClientWork:
         """Test the model that the client holds, and the server's own model if it was sent. Nothing is stored."""
         self.check_task(task)
         number, round, kind = task["number"], task["round"], task["kind"]
-        data = self.data(number)
+        data = self.data()
         store = ClientStore(self.folder / "store", task["run"], self.config.method)
         with store.lock:
             store.write_message(task, tensors)
@@ -240,10 +244,13 @@ class ClientWork:
         """The client's model after the last round that it was tested in, for predictions and exports."""
         store = ClientStore(self.folder / "store", newest_run(self.folder / "store"), self.config.method)
         task, tensors = store.message()
-        number, round, data = task["number"], task["round"], self.data(task["number"])
+        number, round, data = task["number"], task["round"], self.data()
         _, kept = self._loop(task, data, store.newest(round + 1)).client(number, round)
         config, members = self.config.with_rounds(round + 1), self.members(task, data)
         model = client_model(config, members, number, kept, self._message("down", tensors))
+        if data.validation is not None and len(data.validation):
+            examples = members.validation[number]
+            model = replace(model, temperatures=fit_temperatures(model, examples))
         calibration = client_calibration(model, config.eval, members)
         return replace(model, unknown=calibration.rule) if calibration else model
 

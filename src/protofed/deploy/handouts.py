@@ -59,7 +59,8 @@ round_seconds = 600.0  # the deadline for the answers of a round
 """
 CLIENT_SETTINGS = """# The settings of this client; see docs/deploy.md of protofed.
 name = "{name}"
-data = "data.npz"    # relative to this folder
+data = "{data}"    # relative to this folder
+position = {position}         # in the list of clients of server.toml; the draw of a test set depends on it
 keep_sent = {keep_sent}    # true: keep the content of every message that leaves in sent/
 
 # [net]              # a net for this client only, instead of the one in experiment.toml
@@ -116,12 +117,16 @@ What a client has sent: `protofed deploy sent clients/{first}`.
 """
 
 
-def client_readme(name: str, has_data: bool, kinds: Sequence[str]) -> str:
-    """The README.md of a client's folder."""
-    data = (
-        "`data.npz` has this client's part of the dataset."
-        if has_data
-        else """**Put this client's data into `data.npz`**, written with numpy:
+def client_readme(name: str, file: str, target: str, has_data: bool, kinds: Sequence[str]) -> str:
+    """The README.md of a client's folder. `file`: that of its data; `target`: a table's column of labels."""
+    if has_data:
+        data = f"`{file}` has this client's data."
+    elif target:
+        data = f"""**Put this client's table into `{file}`** (or another kind of table, and name it in `client.toml`):
+one row per example, and the label in the column `{target}`. Texts, missing values and columns that other clients do not
+have are allowed. Its data, and what is learned of its columns (medians, scales, categories), stay in this folder."""
+    else:
+        data = """**Put this client's data into `data.npz`**, written with numpy:
 
 ```python
 import numpy as np
@@ -132,7 +137,6 @@ np.savez("data.npz", x=inputs, y=labels)  # also x_test=..., y_test=..., classes
 `x` has the inputs [n, ...], numbers without missing values. `y` has the labels [n]: class names, or whole numbers from
 0. Without `x_test` and `y_test`, a fifth of each class is held out for tests. `classes` lists the names of all classes
 in order; give the same list to every client, or to none. The data stay in this folder."""
-    )
     sent = ", ".join(kinds) or "no tensors"
     return f"""# Client {name}
 
@@ -141,7 +145,7 @@ Start it with `protofed deploy client .` in this folder. It trains on this machi
 {data}
 
 `policy.toml` says what may leave this machine; with this method: {sent}, and figures. `protofed deploy sent .` shows
-what has left. `store/` has this client's model: keep a copy of it. `client.key` and `data.npz` are for nobody else.
+what has left. `store/` has this client's model: keep a copy of it. `client.key` and `{file}` are for nobody else.
 """
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
+from protofed.data.table.files import SUFFIXES
 from protofed.deploy.certificates import (
     certified_hosts,
     check_host,
@@ -39,7 +40,7 @@ from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
 from protofed.experiment.options import toml_value
-from protofed.experiment.sections import DataSection, GivenInPython
+from protofed.experiment.sections import TABLE, DataSection, GivenInPython
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,12 @@ class Plan:
     def network(self) -> ServerNetwork:
         """How the server listens: for other machines only if it has a name or address of its own."""
         return ServerNetwork("0.0.0.0" if self.hosts else "127.0.0.1", self.port, self.tls, self.auth)
+
+    def data_file(self, name: str) -> str:
+        """The name of a client's data file in its folder."""
+        if self.config.data.name == TABLE:
+            return f"data{self.data[name].suffix if name in self.data else '.csv'}"
+        return "data.npz"
 
     @property
     def address(self) -> str:
@@ -104,7 +111,7 @@ def data_files(words: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
     for word in (part for text in words for part in text.split(",")):
         name, equals, file = word.strip().partition("=")
         if not (equals and name and file):
-            raise UserError(f'--data: got "{word}"; must look like NAME=FILE.npz.')
+            raise UserError(f'--data: got "{word}"; must look like NAME=FILE.')
         if name not in names:
             raise UserError(f'--data: there is no client "{name}". The clients are {", ".join(names)}.')
         files[name] = Path(file)
@@ -116,9 +123,33 @@ def free_server_port() -> int:
     return next(port for port in range(FIRST_PORT, 65536) if port_is_free("127.0.0.1", port))
 
 
+def client_table_files(config: Config, names: Sequence[str]) -> dict[str, Path]:
+    """The table of each client in `data.root`: the file with the client's name."""
+    root = Path(config.data.root).expanduser()
+    if not root.is_dir():
+        raise UserError(
+            f"data.root: {root} is not a folder with one table per client. Divide the table by clients and give "
+            "--data NAME=FILE for each, or --own-data if the tables are elsewhere."
+        )
+    files = {file.stem: file for file in sorted(root.iterdir()) if file.suffix in SUFFIXES}
+    if list(files) != list(names):
+        raise UserError(
+            f"--clients: got {', '.join(names)}, but {root} has the tables of {', '.join(files) or 'nobody'}. "
+            "Give these names in this order, or the file of each client with --data NAME=FILE."
+        )
+    return files
+
+
 def experiment_for(config: Config, names: Sequence[str], own_data: bool) -> Config:
     """The experiment with this number of clients. With `own_data`, every client has a file instead of [data]."""
-    if own_data or config.data.name == GIVEN:
+    if config.data.name == TABLE:
+        if config.data.scaling == "federated":
+            raise UserError(
+                'data.scaling: got "federated", which a deployed federation cannot do yet. Use "client", or give '
+                "the mean and deviation of each column."
+            )
+        config = replace(config, data=replace(config.data, root="", client=""))
+    elif own_data or config.data.name == GIVEN:
         from_python = GivenInPython()
         config = replace(config, data=DataSection(GIVEN), partition_name=GIVEN, partition=from_python)  # type: ignore[arg-type]
     return config.with_clients(len(names))
@@ -132,7 +163,7 @@ def write_deployment(path: Path, plan: Plan, say: Callable[[str], None]) -> None
     for host in plan.hosts:
         check_host(host)
     members = None
-    if plan.config.data.name != GIVEN:
+    if plan.config.data.name not in (GIVEN, TABLE):
         members = Members.of(plan.config, say)
         if len(members) != len(plan.names):
             raise UserError(
@@ -140,8 +171,8 @@ def write_deployment(path: Path, plan: Plan, say: Callable[[str], None]) -> None
                 f"{plan.config.data.name} among {len(members)} clients. Give {len(members)}."
             )
         members.check_nets(plan.config.method_name, plan.config.method)
-    for file in plan.data.values():
-        read_client_data(file)  # an error now is better than one when the federation runs
+    for name, file in plan.data.items():
+        read_client_data(file, plan.config, name)  # an error now is better than one when the federation runs
     unfinished = path.with_name(f".{path.name}.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -161,8 +192,8 @@ def _write_files(new: Deployment, path: Path, plan: Plan, members: Members | Non
         write_authority(new.authority, "protofed")
     _write_server(new, path, plan, members)
     for number, name in enumerate(plan.names):
-        _write_client(new, path, plan, name)
-        target = new.client(name) / "data.npz"
+        target = new.client(name) / plan.data_file(name)
+        _write_client(new, path, plan, name, number)
         if members:
             write_client_data(target, members, number)
             if plan.config.eval.personal:
@@ -170,7 +201,9 @@ def _write_files(new: Deployment, path: Path, plan: Plan, members: Members | Non
         elif name in plan.data:
             shutil.copyfile(plan.data[name], target)
         kinds = sorted(kinds_sent(plan.config.method))
-        (new.client(name) / "README.md").write_text(client_readme(name, target.exists(), kinds))
+        (new.client(name) / "README.md").write_text(
+            client_readme(name, target.name, plan.config.data.target, target.exists(), kinds)
+        )
     hosts = plan.hosts or LOCAL_HOSTS
     (new.path / "README.md").write_text(folder_readme(path, plan.names, plan.network, hosts))
 
@@ -197,11 +230,15 @@ def _write_server(new: Deployment, path: Path, plan: Plan, members: Members | No
     _write_examples(new.server, "server", path / "server", plan.port)
 
 
-def _write_client(new: Deployment, path: Path, plan: Plan, name: str) -> None:
+def _write_client(new: Deployment, path: Path, plan: Plan, name: str, position: int) -> None:
     folder = new.client(name)
     folder.mkdir(parents=True, mode=0o700)
     shutil.copyfile(new.server / EXPERIMENT_FILE, folder / EXPERIMENT_FILE)
-    (folder / "client.toml").write_text(CLIENT_SETTINGS.format(name=name, keep_sent=toml_value(plan.keep_sent)))
+    (folder / "client.toml").write_text(
+        CLIENT_SETTINGS.format(
+            name=name, data=plan.data_file(name), position=position, keep_sent=toml_value(plan.keep_sent)
+        )
+    )
     (folder / NETWORK_FILE).write_text(
         tomli_w.dumps({"server": plan.address, "tls": plan.tls, "auth": plan.auth}),
     )

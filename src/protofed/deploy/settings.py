@@ -54,6 +54,8 @@ class ClientSettings:
     """name of the client, as in server.toml"""
     data: str = "data.npz"
     """file with the client's data, relative to its folder"""
+    position: Annotated[int, Ge(0)] = 0
+    """position of the client in the list of server.toml, on which the draw of a held-out test set depends"""
     keep_sent: bool = False
     """whether the content of every message that leaves is kept in sent/"""
 

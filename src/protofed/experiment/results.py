@@ -70,8 +70,8 @@ class State(NamedTuple):
         return None if model.compute_scores(torch.zeros(1, *model.data.shape)) else 0
 
     def temperatures(self) -> dict[int, dict[str, float]]:
-        """The temperature of each client and way of predicting; {} without validation sets."""
-        sets = enumerate(self.members.validation)
+        """The temperature of each client and way of predicting, of the models that are here; {} without validation."""
+        sets = ((client, examples) for client, examples in enumerate(self.members.validation) if client in self.kept)
         return {client: fit_temperatures(self.model(client), examples) for client, examples in sets if len(examples)}
 
     def calibrations(self) -> dict[int, Calibration]:
