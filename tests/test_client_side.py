@@ -17,13 +17,14 @@ from safetensors import safe_open
 from grid import LocalGrid, deploy, federate, toy_config, toy_members, write_toml
 from protofed.cli.models import export_command, predict_command
 from protofed.core import Method, Nothing, Prototypes, Tensor
-from protofed.deploy.client_data import read_balanced, read_client_data, write_balanced, write_client_data
+from protofed.deploy.client_data import ClientData, read_balanced, read_client_data, write_balanced, write_client_data
 from protofed.deploy.client_store import ClientStore, StoredRound
 from protofed.deploy.client_work import ClientWork
 from protofed.deploy.ledger import LEDGER_FILE, Ledger, read_ledger
-from protofed.deploy.policy import Policy, kinds_sent
+from protofed.deploy.policy import Policy, PolicyError, kinds_sent
 from protofed.engines.flower.wire import content_hash, record_figures, record_tensors, to_records
 from protofed.errors import UserError
+from protofed.examples import Examples
 from protofed.experiment.config import Config
 from protofed.experiment.federation import Federation
 from protofed.experiment.results import Result, State
@@ -197,6 +198,42 @@ def test_prototypes_alone_may_leave_without_figures(tmp_path):
     assert result.clients[1]["accuracy_head"] is None
     assert result.clients[0]["accuracy_head"] is not None
     assert rest
+
+
+def test_personal_models_are_not_scored_if_scores_may_not_leave(tmp_path):
+    deploy(tmp_path, toy_config("fedproto", eval={"personal": True}))
+    for name in "abc":
+        (tmp_path / "clients" / name / "balanced.npz").write_bytes((tmp_path / "server" / "balanced.npz").read_bytes())
+    write_toml(tmp_path / "clients" / "b" / "policy.toml", {"may_report": ["counts", "losses"]})
+    grid = LocalGrid(tmp_path)
+    result = federate(tmp_path, grid)
+    hits = {
+        name: record_figures(reply.content)["hits"]
+        for name, message, reply in grid.exchanged
+        if message.metadata.message_type == "train"
+    }
+    assert hits["b"] == {}
+    assert hits["a"]
+    assert [row["rejected"] for row in result.rounds] == [{}, {}]
+
+
+def test_classes_of_images_and_tests_of_pixels_follow_the_policy(tmp_path):
+    """One of four images is a cat, and class 1 has one pixel."""
+    deploy(tmp_path, toy_config())
+    masks = np.zeros((4, 2, 2), np.uint8)
+    masks[0, 0, 0] = 1
+    part = Examples.of(np.zeros((4, 1, 2, 2), np.float32), np.array([0, 1, 1, 1]), mask=masks)
+    data = ClientData((0, 1), part, part, image_classes=("cat", "dog"))
+    work = ClientWork(tmp_path / "clients" / "a")
+    assert work._image_classes(data) == [["cat", 1], ["dog", 1]]
+    work.policy.check_scores(data)
+    work.policy = Policy(min_examples_per_class=2)
+    assert work._image_classes(data) == [["dog", 1]]
+    with pytest.raises(PolicyError, match="tests of pixels"):
+        work.policy.check_scores(data)
+    work.policy.check_scores(data.without_classes([1]))
+    work.policy = Policy(may_report=("losses",))
+    assert work._image_classes(data) == []
 
 
 def test_an_upload_is_refused_while_a_class_has_too_few_examples(tmp_path):
@@ -393,8 +430,6 @@ def test_masks_are_renumbered_and_dropped_with_their_images():
     masks = np.zeros((3, 4, 4), np.uint8)
     masks[0, 0, 0], masks[1, 1, 1], masks[2] = 1, 2, 255
     federation = Federation([(np.zeros((3, 1, 4, 4), np.uint8), masks)], [None], 3)
-    from protofed.deploy.client_data import ClientData
-
     data = ClientData(federation.labels, federation.train[0], federation.test[0])
     other = data.with_labels((2, 1, 0))
     assert other.train.class_counts(3).tolist() == [1, 1, 30]

@@ -368,6 +368,7 @@ def test_more_rounds_than_first_asked_for(tmp_path):
     longer = federate(tmp_path, resume=True, rounds=3)
     reference = toy_config("fedavg", rounds=3)
     assert without_time(longer.rounds) == without_time(played(Config.of(reference), members).rounds)
+    assert len(federate(tmp_path, resume=True).rounds) == 3  # as many as were last asked for
     with pytest.raises(UserError, match="Continue it with `protofed deploy resume`"):
         federate(tmp_path)
 

@@ -34,7 +34,10 @@ validation = 0.2
 
 def without_limits(clients):
     """Rows of clients.csv without what only a client itself can compute: its temperature, its rule for unknown inputs."""
-    return [{key: value for key, value in row.items() if not re.match("unknown|false|temperature|auc", key)} for row in clients]
+    return [
+        {key: value for key, value in row.items() if not re.match("unknown|false|temperature|auc", key)}
+        for row in clients
+    ]
 
 
 @pytest.fixture

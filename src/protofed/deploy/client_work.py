@@ -73,7 +73,6 @@ class ClientWork:
     def describe(self) -> Reply:
         """Enrolment: what the server must know before the first round."""
         data = self.data()
-        names = data.image_classes or data.classes
         figures: MessageFigures = {
             "kind": "enrolment",
             "name": self.settings.name,
@@ -85,7 +84,7 @@ class ClientWork:
             "balanced": (self.folder / "balanced.npz").exists(),
             "pixels": data.train.mask is not None,
             "counts": [self._counts(part, data) for part in (data.train, data.test)],
-            "images": [] if not data.image_classes else [[names[n], 1] for n in data.train.labels.unique().tolist()],
+            "images": self._image_classes(data),
             **{key: getattr(data, key) for key in ("group", "own", "dataset", "remark")},
         }
         return Reply("enrolment", {}, figures)
@@ -109,6 +108,13 @@ class ClientWork:
             for number, (name, count) in enumerate(zip(data.classes, counts, strict=True))
             if count >= smallest and number not in small
         ]
+
+    def _image_classes(self, data: ClientData) -> list[list[Any]]:
+        """The names of the classes of images, if pixels have other ones, as far as the policy allows to report them."""
+        if not data.image_classes or "counts" not in self.policy.may_report:
+            return []
+        counts, smallest = data.train.labels.bincount().tolist(), max(1, self.policy.min_examples_per_class)
+        return [[data.image_classes[number], 1] for number, count in enumerate(counts) if count >= smallest]
 
     def _with_own_net(self, config: Config) -> Config:
         """The experiment with the [net] of client.toml, if there is one; weights are relative to the folder."""
@@ -203,7 +209,7 @@ class ClientWork:
             "work": report.upload.work,
             "terms": report.terms if with_losses else {},
             "examples_seen": report.examples_seen if with_losses else 0.0,
-            "hits": report.hits,
+            "hits": report.hits if "scores" in self.policy.may_report else {},
             "started_from": before.round if before else -1,
         }
         return StoredRound(round, message, loop.state()[number], flatten(report.upload.message), figures)
@@ -227,7 +233,7 @@ class ClientWork:
         store = ClientStore(self.folder / "store", task["run"], self.config.method)
         with store.lock:
             store.write_message(task, tensors)
-            self.policy.check_scores()
+            self.policy.check_scores(data)
             loop = self._loop(task, data, store.newest(round + 1))
         downs = {number: self._message("down", tensors)}
         figures = _identity_of(task)

@@ -48,7 +48,7 @@ POLICY = """# What this client may send. Every message is checked before it leav
 may_send = {may_send}
 may_report = ["counts", "losses", "scores"]  # figures about the data, the training and the tests
 min_examples_per_class = 0  # classes with fewer training examples are never mentioned
-small_classes = "refuse"    # "refuse": send nothing while there is such a class; "drop": work as if it had no examples
+small_classes = "refuse"    # "refuse": upload nothing while there is such a class; "drop": as if it had no examples
 max_rounds = 0              # 0: no limit
 """
 SERVER_SETTINGS = """# The settings of the server; see docs/deploy.md of protofed.
@@ -95,7 +95,8 @@ protofed deploy resume {shlex.quote(str(path))}     # continue after an interrup
 
 ## On several machines
 
-Every machine needs protofed {__version__} with Flower (`pip install 'protofed[flower]'`).
+Every machine needs protofed {__version__} with Flower (`pip install 'protofed[flower]'`; for tables
+`pip install 'protofed[flower,tables]'`).
 
 1. Copy `server/` to the server, and each folder in `clients/` to its own machine, over a secure way (`scp -rp`).
    Copy nothing else.
@@ -190,7 +191,7 @@ services:
       dockerfile_inline: |
         FROM python:3.11-slim
         COPY . /source
-        RUN pip install --no-cache-dir '/source[flower]'
+        RUN pip install --no-cache-dir '/source[flower,tables]'
     command: protofed deploy {kind} /{kind}{more}
     init: true
     restart: on-failure

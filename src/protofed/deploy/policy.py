@@ -79,10 +79,12 @@ class Policy:
                 "(min_examples_per_class)"
             )
 
-    def check_scores(self) -> None:
-        """Raise an error if the results of tests may not leave."""
+    def check_scores(self, data: ClientData) -> None:
+        """Raise an error if the results of tests may not leave. Those of pixels have a row per class."""
         if "scores" not in self.may_report:
             raise PolicyError("its policy does not allow to report the results of tests (may_report)")
+        if data.train.mask is not None and self.small(data):
+            raise PolicyError("its policy does not allow to report tests of pixels (min_examples_per_class)")
 
 
 def kinds_sent(method: type[AnyMethod] | AnyMethod) -> set[str]:

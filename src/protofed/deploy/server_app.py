@@ -20,7 +20,7 @@ from protofed.engines.flower.remote import Agreement, Remote
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.config import Config
+from protofed.experiment.config import Config, read_toml
 from protofed.experiment.folder import uninterrupted
 from protofed.experiment.pixels import check_pixel_labels
 from protofed.experiment.run import open_run_folder
@@ -41,7 +41,7 @@ def run_server(grid: Grid, context: Context) -> None:
 
 
 def serve(grid: Grid, folder: Path, resume: bool = False, rounds: int = 0, clock: Clock | None = None) -> Result:
-    """Enrol the clients and run the experiment. `rounds` replaces run.rounds, unless it is 0."""
+    """Enrol the clients and run the experiment. `rounds`: instead of run.rounds, or of what the run had before."""
     settings = read_server_settings(folder)
     status = ServerStatus(folder, settings.clients)
     try:
@@ -67,6 +67,8 @@ def _served(
     resume = resume and (out / "config.toml").exists()
     if not resume and (out / "config.toml").exists():
         raise UserError(f"{out} has a run. Continue it with `protofed deploy resume`, or move the folder away.")
+    if resume and not rounds:  # as many as the run was last started with
+        rounds = read_toml(out / "config.toml")["run"]["rounds"]
     file = Config.load(folder / EXPERIMENT_FILE)
     enrolment = Enrolment(folder, file, settings, resume)
     nodes = Nodes(grid, enrolment, status, clock)

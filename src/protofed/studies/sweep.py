@@ -110,7 +110,7 @@ def sweep(
     number, or a list. `jobs`: runs at a time. `progress`: whether to show it; None: on a terminal and in a notebook.
 
     The same call continues an interrupted sweep. Settings are compared seed by seed: runs with the same seed have the
-    same partition, the same clients per round and the same batches.
+    same partition, the same clients per round and the same batches, unless the settings change these.
     """
     out = Path(out)
     settings = compare_settings(compare) if compare else ()
