@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import py_compile
 import shutil
 import sys
 from pathlib import Path
@@ -228,6 +229,26 @@ def test_a_module_that_a_folder_names_is_not_imported_to_find_out(download, comm
     (download / "runs/a/config.toml").write_text(text)
     assert "names code to run: ProtoAvg in" in command("measure", "runs/a")[1]
     assert "helper" not in sys.modules
+
+
+def test_a_home_folder_or_a_compiled_module_is_no_way_around(download, command, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(download))
+    py_compile.compile(str(download / "helper.py"), str(download / "compiled.pyc"))
+    monkeypatch.syspath_prepend(download)
+    before = (download / "runs/a/config.toml").read_text()
+    (download / "runs/a/code.json").unlink()
+    for name in ("~/mine.py:ProtoAvg", "compiled:ProtoAvg"):
+        (download / "runs/a/config.toml").write_text(before.replace("../../mine.py:ProtoAvg", name))
+        assert "names code to run: ProtoAvg in" in command("measure", "runs/a")[1]
+
+
+def test_the_recorded_hash_is_that_of_the_version_that_was_run_last(project):
+    text = (project / "mine.py").read_text()
+    for number, version in enumerate((text, text + "# changed\n", text)):
+        (project / "mine.py").write_text(version)
+        protofed.run({**SMALL, "run": {"rounds": 1}, "method": {"name": "./mine.py:ProtoAvg"}}, f"runs/{number}")
+    record = json.loads((project / "runs/2/code.json").read_text())
+    assert record["mine.py:ProtoAvg"]["sha256"] == plugins.file_hash(project / "mine.py")
 
 
 @pytest.mark.parametrize("file", ["model", "net of a model", "prototypes"])

@@ -146,6 +146,14 @@ def test_without_a_rule_or_a_test_set_nothing_is_marked():
     assert own.run({"run": {"rounds": 1}}).unknown == {}
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_client_without_training_examples_marks_nothing(rule):
+    draw = np.random.RandomState(0)
+    data = (draw.normal(size=(20, 4)), np.arange(20) % 2)
+    own = protofed.Federation([data, data, (np.zeros((0, 4)), np.zeros(0, int))], test=[data, data, data])
+    assert set(own.run({"run": {"rounds": 1}, "eval": {"unknown": rule}}).unknown) == {"0", "1"}
+
+
 def test_the_servers_model_marks_nothing():
     result = protofed.run({**TABLE, "method": {"name": "fedavg"}})
     x = np.zeros((1, 8, 8))

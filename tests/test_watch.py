@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -100,6 +101,36 @@ def test_without_the_token_or_with_another_host_nothing_is_shown(going: Going) -
                 assert refusal.code == 403
     finally:
         page.close()
+
+
+def test_a_silent_connection_does_not_keep_a_run_from_ending(going: Going, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protofed.report.live._SILENT", 0.2)
+    page = LivePage([going.folder])
+    with socket.create_connection(page.server.server_address, 5):
+        time.sleep(0.1)  # until the server has taken the connection
+        closing = threading.Thread(target=page.close)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()
+
+
+def test_a_run_that_ends_before_its_first_round_is_said(going: Going) -> None:
+    going.write(0)
+    page = LivePage([going.folder])
+    page.ended.set()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as problem:
+            urllib.request.urlopen(page.address)
+        with problem.value as answer:
+            assert (answer.code, str(going.folder) in answer.read().decode()) == (503, True)
+    finally:
+        page.close()
+
+
+def test_a_request_that_came_too_late_does_not_stop_the_next_run(tmp_path: Path) -> None:
+    protofed.run({**CONFIG, "run": {"rounds": 2}}, tmp_path / "run")
+    ask_to_stop(tmp_path / "run")
+    assert len(protofed.run({**CONFIG, "run": {"rounds": 4}}, tmp_path / "run", resume=True).rounds) == 4
 
 
 def test_the_stop_button_leaves_a_request_in_the_run_folder(going: Going) -> None:

@@ -149,7 +149,7 @@ def source_file(group: str, name: str) -> Path | None:
             return None
         folders = found.submodule_search_locations
     origin = Path(found.origin or "") if found else Path()
-    return origin if origin.suffix == ".py" and origin.is_file() else None
+    return origin if origin.is_file() else None
 
 
 def line_in_file(problem: BaseException, file: str) -> int:
@@ -183,6 +183,7 @@ def run_file(path: Path) -> ModuleType:
     digest = hashlib.sha256(content).hexdigest()
     name = f"{Path(file).stem}_{hashlib.sha256(f'{file} {digest}'.encode()).hexdigest()[:12]}"
     if name in sys.modules:
+        _LOADED[file] = digest
         return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = file

@@ -120,7 +120,7 @@ class Folder:
         """This folder, locked against other runs. The lock ends with the block, and also when the process dies."""
         lock = FileLock(self.path / LOCK)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=1)  # another process may only have a look at it, which takes the lock for a moment
         except Timeout:
             raise UserError(
                 f"{self.path} is in use by another run. Wait until it has ended, or give another --out."

@@ -24,6 +24,7 @@ from protofed.experiment.progress import ProgressBar, wants_progress
 from protofed.experiment.roster import clients_per_round
 from protofed.experiment.runner import Runner
 from protofed.experiment.sections import GivenInPython, NetChoice
+from protofed.experiment.stop_request import was_asked_to_stop
 from protofed.experiment.stored import MAY_CHANGE
 from protofed.experiment.trackers import WATCHERS
 from protofed.experiment.watchers import Watcher
@@ -127,6 +128,7 @@ def open_run_folder(out: str | Path | None, resume: bool, config: Config, member
         with Folder.existing(Path(out)).locked() as folder:
             _check_same_experiment(folder, config, members.describe())
             write_code(folder.path, config)
+            was_asked_to_stop(folder.path)  # a request that came too late for the run before is not for this one
             yield folder
 
 

@@ -169,15 +169,15 @@ def calibrate_on(
 ) -> Calibration | None:
     """The rule with a limit from the `held_out` examples, measured on others, of the client's classes and of others.
 
-    None if there are no examples for the limit, or if every pixel has a label.
+    None if there are no examples for the limit, if the client has no class, or if every pixel has a label.
     """
-    if model.net.grid:
+    if model.net.grid or not rule.classes.any():
         return None
     by_held_out = _scores(model, rule, [held_out])
-    by_own, by_foreign = _scores(model, rule, [own] if own else []), _scores(model, rule, foreign)
     limit = limit_for(by_held_out, false_alarms)
     if limit is None:
         return None
+    by_own, by_foreign = _scores(model, rule, [own] if own else []), _scores(model, rule, foreign)
     limited = replace(rule, limit=limit)
     own_flagged, foreign_flagged = (int(limited.exceeded(scores).sum()) for scores in (by_own, by_foreign))
     auc = separation(by_own, by_foreign)

@@ -25,6 +25,8 @@ from protofed.report.content import gather
 from protofed.report.page import html_page, verdict_words
 
 _HOST = "127.0.0.1"
+_SILENT = 5.0
+"""Seconds after which a connection that says nothing is closed, so that it cannot keep a run from ending."""
 _LOOK_EVERY = 0.3
 """Seconds between looks at the run folders."""
 
@@ -72,13 +74,20 @@ class LivePage:
         class Handler(BaseHTTPRequestHandler):
             """Three addresses: the page, its events, and the request to stop. Every answer closes its connection."""
 
+            timeout = _SILENT
+
             def do_GET(self) -> None:
                 if not self.allowed():
                     return
                 path = urlsplit(self.path).path
                 if path == "/":
                     page.wait_for_a_round()
-                    self.answer(200, "text/html; charset=utf-8", html_page(gather(load_runs(page.folders)), live=True))
+                    try:
+                        text = html_page(gather(load_runs(page.folders)), live=True)
+                    except UserError as problem:  # the run ended before its first round
+                        self.answer(503, "text/plain; charset=utf-8", f"{problem}\n")
+                    else:
+                        self.answer(200, "text/html; charset=utf-8", text)
                 elif path == "/events":
                     self.events()
                 else:
@@ -98,7 +107,7 @@ class LivePage:
             def allowed(self) -> bool:
                 """Whether the request has the token and names this host; if not, it is answered with 403."""
                 token = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
-                host = (self.headers.get("Host") or "").rpartition(":")[0]
+                host = (self.headers.get("Host") or "").partition(":")[0]
                 if hmac.compare_digest(token.encode(), page.token.encode()) and host in (_HOST, "localhost"):
                     return True
                 self.answer(403, "text/plain", "Open the address that `protofed watch` printed, with its token.\n")
@@ -130,7 +139,7 @@ class LivePage:
                         if ended:
                             self.send_event("end", {})
                             return
-                except OSError:  # the browser was closed
+                except (OSError, UserError):  # the browser was closed, or the run has no round
                     return
 
             def send_event(self, name: str, message: Any) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
-from protofed.plugins import Registry, file_hash, installed, label, name_without_folder, source_file
+from protofed.plugins import Registry, absolute_name, file_hash, installed, label, name_without_folder, source_file
 
 
 class UnknownCodeError(UserError):
@@ -74,7 +74,8 @@ def require_known(
 
     `names`: the names in its config.toml that are not the package's. `recorded`: its code.json, where each came from.
     """
-    for registry, name in names:
+    for registry, written in names:
+        name = absolute_name(written, Path.cwd())  # as it is when the code is run
         record = recorded.get(name_without_folder(name), {})
         file, short = source_file(registry.group, name), label(name)
         if file is None:
