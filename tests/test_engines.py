@@ -273,7 +273,10 @@ def test_tensors_that_are_in_several_places_travel_and_are_stored(inner, tmp_pat
     one = played_on(inner, config(Marked()), federation())
     two = played_on(pool_of(inner, 2), config(Marked()), federation())
     torch.testing.assert_close(everything(two), everything(one), rtol=0, atol=0)
-    checkpoint.write_checkpoint(tmp_path, 1, one.server, one.engine.state(), "x")
+    checkpoints = checkpoint.Checkpoints(tmp_path, Marked(), "x")
+    checkpoints.start()
+    checkpoints.write(one.server, [], 2, one.engine.state())
+    checkpoints.close()
     stored = checkpoint.latest_checkpoint(tmp_path, Marked(), "x")
     assert torch.equal(stored.server.mark, one.server.mark)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import protofed
+from damage import flip_newest
 from protofed.core import Phase
 from protofed.errors import StoppedRunError, UserError
 from protofed.experiment import checkpoint
@@ -20,6 +21,7 @@ from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.roster import draw_clients
 from protofed.experiment.run import run
+from protofed.experiment.store import STORE_FILE
 from protofed.experiment.watchers import Watcher
 from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
@@ -117,14 +119,11 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     run(SMALL, tmp_path / "run")
     where = tmp_path / "run" / "checkpoint"
     assert checkpoint.checkpoint_names(where) == ["000003", "000002"]
-    content = bytearray((where / "000003.safetensors").read_bytes())
-    content[-5] ^= 1
-    (where / "000003.safetensors").write_bytes(content)
+    flip_newest(tmp_path / "run")
     before = without_seconds(tmp_path / "run")
     run(SMALL, tmp_path / "run", resume=True)
     assert without_seconds(tmp_path / "run") == before
-    for path in where.glob("*.safetensors"):
-        path.write_bytes(b"")
+    (where / STORE_FILE).write_bytes(b"")
     with pytest.raises(UserError, match="None of the checkpoints"):
         run(SMALL, tmp_path / "run", resume=True)
 

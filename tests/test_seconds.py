@@ -45,7 +45,7 @@ def rows(folder: Path) -> list[dict]:
 
 def same(a: protofed.Result, b: protofed.Result) -> bool:
     """Whether two runs ended with the same state."""
-    first, second = (flatten({"server": one.state.server, "kept": one.state.kept}) for one in (a, b))
+    first, second = (flatten({"server": one.state.server, "kept": dict(one.state.kept)}) for one in (a, b))
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 

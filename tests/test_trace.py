@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from damage import flip_newest, stored_states
 from protofed import run
 from protofed.errors import UserError
 from protofed.experiment.config import Config
@@ -68,8 +69,7 @@ def test_keeping_them_changes_no_number(whole, tmp_path):
     assert not (tmp_path / "without" / "trace").exists()
     rows = [[{**row, "seconds": 0} for row in result.rounds] for result in (whole, without)]
     assert rows[0] == rows[1]
-    newest = [path / "checkpoint" / "000005.safetensors" for path in (whole.folder, without.folder)]
-    assert newest[0].read_bytes() == newest[1].read_bytes()
+    assert stored_states(whole.folder) == stored_states(without.folder)
     assert Config.of(table()).digest() == Config.of(table(trace_every=0)).digest()
 
 
@@ -93,7 +93,7 @@ def test_rounds_that_are_done_again_overwrite_theirs(whole, tmp_path, after):
 def test_a_last_round_that_is_done_again_and_is_no_longer_the_last_leaves_nothing(tmp_path):
     run(table(rounds=7), tmp_path / "whole")
     run(table(), tmp_path / "run")
-    (tmp_path / "run" / "checkpoint" / "000005.safetensors").write_bytes(b"damaged")
+    flip_newest(tmp_path / "run")
     run(table(rounds=7), tmp_path / "run", resume=True)
     assert kept(tmp_path / "run") == kept(tmp_path / "whole")
 
@@ -123,7 +123,7 @@ def test_several_prototypes_per_class_and_unseen_classes_come_back(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"half", None], ids=["empty", "cut", "another"])
 def test_a_damaged_file_is_said(whole, tmp_path, content):
     (tmp_path / "trace").mkdir()
-    other = (whole.folder / "checkpoint" / "000005.safetensors").read_bytes()
+    other = stored_states(whole.folder)["server"]
     (tmp_path / "trace" / "000002.safetensors").write_bytes(other if content is None else content)
     with pytest.raises(UserError, match=r"000002.safetensors cannot be read: .*\. Delete it"):
         Folder(tmp_path).trace()

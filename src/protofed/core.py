@@ -192,7 +192,7 @@ class Method(Generic[Server, Down, Up, Kept]):
         return cast("Down", server)
 
     def join(self, client: Client) -> Kept:
-        """Client, once: what it keeps before its first round."""
+        """Client: what it keeps before its first round. Called whenever it is needed, always with the same result."""
         return cast("Kept", ())
 
     def receive(self, kept: Kept, down: Down) -> Params:

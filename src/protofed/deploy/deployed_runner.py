@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from protofed.engines.flower.remote import Remote
-from protofed.experiment.checkpoint import checkpoint_names
 from protofed.experiment.pixels import server_overlap_columns
 from protofed.experiment.results import RoundRow
 from protofed.experiment.runner import Runner
@@ -23,11 +22,7 @@ class DeployedRunner(Runner):
     def connect(self) -> None:
         """Let the engine ask for what it sends to clients."""
         self.engine.server_state = self._state_to_test
-        self.engine.oldest = self._oldest_checkpoint
-
-    def _oldest_checkpoint(self) -> int:
-        names = checkpoint_names(self.folder.checkpoints) if self.folder else []
-        return min(map(int, names), default=0)
+        self.engine.oldest = self.checkpoints.oldest
 
     def _state_to_test(self) -> Any:
         """The server's state if clients are to test its model: it has one, and the server cannot test it alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ class Engine(Protocol):
         """Evaluate clients on the balanced test set, with the models they hold at that moment."""
         ...
 
-    def state(self) -> dict[int, Any]:
-        """What each client that has joined keeps."""
+    def state(self) -> Mapping[int, Any]:
+        """What each client that has trained keeps."""
         ...
 
-    def restore(self, kept: Mapping[int, Any]) -> None:
-        """Replace what all clients keep."""
+    def restore(self, kept: MutableMapping[int, Any]) -> None:
+        """Replace what all clients keep. The engine writes to this mapping from now on."""
         ...
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with
 from protofed.training import Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, MutableMapping
 
     from torch import Tensor
 
@@ -30,27 +30,27 @@ class Loop:
 
     def __init__(self, clients: Clients, method: AnyMethod, training: TrainSection, seed: int) -> None:
         self.clients, self.method, self.training, self.seed = clients, method, training, seed
-        self.kept: dict[int, Any] = {}
+        self.kept: MutableMapping[int, Any] = {}
+        """What the clients keep that have trained."""
         self.tried: set[tuple[int, bool]] = set()
         """The nets on which the loss of another author was tried, and whether for a stack."""
         self.on_trained: Callable[[int], None] = ignore_progress
 
     def client(self, number: int, round: int) -> tuple[Client, Any]:
-        """A client and what it keeps. A client that has not joined yet joins now."""
-        if number not in self.kept:
-            self.kept[number] = checked(
-                self.method, "join", self.method.join(self.clients.client(self.seed, 0, number))
-            )
-        return self.clients.client(self.seed, round, number), self.kept[number]
+        """A client and what it keeps. A client that has never trained joins again each time: it keeps nothing yet."""
+        client = self.clients.client(self.seed, round, number)
+        if number in self.kept:
+            return client, self.kept[number]
+        return client, checked(self.method, "join", self.method.join(self.clients.client(self.seed, 0, number)))
 
-    def state(self) -> dict[int, Any]:
+    def state(self) -> Mapping[int, Any]:
         return self.kept
 
     def update(self, kept: Mapping[int, Any]) -> None:
-        self.kept |= kept
+        self.kept.update(kept)
 
-    def restore(self, kept: Mapping[int, Any]) -> None:
-        self.kept = dict(kept)
+    def restore(self, kept: MutableMapping[int, Any]) -> None:
+        self.kept = kept
 
     def close(self) -> None:
         pass

@@ -15,7 +15,7 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,10 +110,10 @@ class Pool:
             worker.process.join()
         self.workers = []
 
-    def state(self) -> dict[int, Any]:
+    def state(self) -> Mapping[int, Any]:
         return self.inner.state()
 
-    def restore(self, kept: Mapping[int, Any]) -> None:
+    def restore(self, kept: MutableMapping[int, Any]) -> None:
         self.inner.restore(kept)
 
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
@@ -256,6 +256,7 @@ def _work(
     downs = {client: messages[number] for client, number in zip(job["clients"], job["downs"], strict=True)}
     engine.restore({client: unflatten(types["kept"], kept.get(str(client), {})) for client in job["joined"]})
     uploads: dict[str, Any] = {}
+    changed: list[int] = []
     if job["kind"] == "train":
         plan = RoundPlan(job["examined"], {int(client): epochs for client, epochs in job["epochs"].items()})
         reports = engine.train_group(job["round"], downs, plan)
@@ -274,7 +275,6 @@ def _work(
             entries = [{"client": client, "hits": hits[client]} for client in hits]
         else:
             entries = [evaluation._asdict() for evaluation in engine.evaluate(job["round"], downs, job["kind"])]
-        changed = [client for client in job["clients"] if client not in job["joined"]]
     state = engine.state()
     about = {"clients": entries, "kept": changed}
     return about, {"up": uploads, "kept": {str(client): state[client] for client in changed}}

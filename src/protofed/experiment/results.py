@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +20,10 @@ from protofed.experiment.calibration import fit_temperatures
 from protofed.experiment.checkpoint import latest_checkpoint
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json
+from protofed.experiment.kept_states import AllStates, states_of_all
 from protofed.experiment.members import Members
 from protofed.experiment.model import Model
+from protofed.experiment.stored_members import members_with_data, with_data
 from protofed.experiment.table import ResultTable, TableCell, data_frame
 from protofed.experiment.unknown import Calibration, UnknownRule, client_calibration
 from protofed.experiment.wording import percent, quantity
@@ -43,7 +46,7 @@ class State(NamedTuple):
     config: Config  # its run.rounds is the number of rounds that were done
     members: Members
     server: Any
-    kept: dict[int, Any]
+    kept: Mapping[int, Any]  # of every client; {} if clients keep their states on machines of their own
 
     def model(self, client: int | str | None) -> Model:
         """The model of a client, given by its number or name, or of the server (None)."""
@@ -63,6 +66,12 @@ class State(NamedTuple):
                 "federation's server, and has no models of clients."
             )
         return client_model(config, members, client, self.kept[client], method.broadcast(self.server, client))
+
+    def with_members(self, members: Members) -> State:
+        """The state with members that have data."""
+        trained = self.kept.trained if isinstance(self.kept, AllStates) else self.kept
+        kept = states_of_all(self.config, len(members), trained, lambda: members)
+        return self._replace(members=members, kept=kept)
 
     def default_client(self) -> int | None:
         """The client that predicts if the user names none: the server (None) if it has a model, else client 0."""
@@ -150,7 +159,11 @@ class Result:
                 f"{files.checkpoints} has no intact checkpoint of the last round. "
                 f"Run `protofed run --resume --out {files.path}` to recreate it."
             )
-        state = State(config, members, checkpoint.server, checkpoint.kept)
+        checkpoint.close()
+        kept = states_of_all(
+            config, len(members), checkpoint.kept, cache(lambda: with_data(members, config, files.path))
+        )
+        state = State(config, members, checkpoint.server, kept)
         return cls(summary, files.rounds(), files.clients(), files.path, state, files.unknown_rules())
 
     def __repr__(self) -> str:
@@ -224,20 +237,6 @@ def load(
     have not run it before, or it is not that of the run.
     """
     return Result.load(folder, federation, nets=nets, trust_code=trust_code)
-
-
-def members_with_data(config: Config, folder: Path | None, nets: Sequence[Any] | None = None) -> Members:
-    """The members of a run with their data, which a run folder does not hold. They must match its partition.json.
-
-    `nets`: those that were given in Python.
-    """
-    members = Members.of(config, nets=nets)
-    if folder and members.describe()["sha256"] != (Folder(folder).partition() or {}).get("sha256"):
-        raise UserError(
-            f"{folder} was run on other data than those found now: its partition.json does not match them. "
-            "Restore the data of the run."
-        )
-    return members
 
 
 def ways_of_predicting(evaluations: Sequence[Evaluation]) -> list[str]:

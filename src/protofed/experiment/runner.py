@@ -13,11 +13,12 @@ from protofed.contract import checked, require_equal_uploads
 from protofed.engines.engine import Engine, Evaluation, RoundPlan, Split
 from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import BoundsMonitor, bounds_of
-from protofed.experiment.checkpoint import latest_checkpoint, remove_checkpoints, write_checkpoint
+from protofed.experiment.checkpoint import Checkpoints, recovery_notes
 from protofed.experiment.config import Config
 from protofed.experiment.divergence import all_rejected, pull_warning
 from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
+from protofed.experiment.kept_states import GIGABYTE, states_of_all
 from protofed.experiment.local_engine import make_local_engine
 from protofed.experiment.members import Members
 from protofed.experiment.own_code import with_relative_paths
@@ -33,6 +34,7 @@ from protofed.experiment.results import (
     mean_terms,
     ways_of_predicting,
 )
+from protofed.experiment.resumed_rows import as_if_uninterrupted
 from protofed.experiment.roster import draw_roster
 from protofed.experiment.sections import is_due
 from protofed.experiment.server_model import server_columns, server_predictor
@@ -75,10 +77,14 @@ class Runner:
         elif folder and config.run.monitor:
             self.watchers.append(BoundsMonitor(self, config.run.monitor, folder.path))
         self.engine = engine or make_local_engine(config, members)
+        where, budget = folder.checkpoints if folder else None, config.engine.memory * GIGABYTE
+        self.checkpoints = Checkpoints(where, self.method, config.digest(), budget)
+        self.engine.restore(self.checkpoints.kept)
 
     def close(self) -> None:
-        """Release the engine, then the watchers, even if one of them fails."""
+        """Release the engine, then the watchers and the database, even if one of them fails."""
         with ExitStack() as stack:
+            stack.callback(self.checkpoints.close)
             for watcher in reversed(self.watchers):
                 stack.callback(watcher.closed)
             stack.callback(self.engine.close)
@@ -86,19 +92,20 @@ class Runner:
     def start(self) -> None:
         """Write the state before the first round, so that there always is one to resume from."""
         if self.folder:
-            self.folder.checkpoints.mkdir(exist_ok=True)
+            self.checkpoints.start()
+            self._write_checkpoint()
             self.folder.write_rounds([])
-            self._write_checkpoint(self.folder)
 
     def resume(self) -> None:
         """Continue after the last round whose checkpoint is intact."""
         folder = self.folder
         assert folder is not None
-        checkpoint = latest_checkpoint(folder.checkpoints, self.method, self.config.digest())
-        if checkpoint is None and folder.rounds(up_to_damage=True):
+        checkpoint = self.checkpoints.latest()
+        written = folder.rounds(up_to_damage=True)
+        if checkpoint is None and written:
             raise UserError(f"{folder.checkpoints} is empty, but {folder.path} has rounds. Start a new run.")
         done, run = checkpoint.rounds if checkpoint else 0, self.config.run
-        rows = folder.rounds(up_to_damage=True)[:done]
+        rows = checkpoint.rows if checkpoint and checkpoint.rows is not None else written[:done]
         if len(rows) < done:
             raise UserError(
                 f"{folder.path / 'rounds.jsonl'} has {len(rows)} complete lines for {done} rounds. Start a new run."
@@ -110,14 +117,15 @@ class Runner:
                 f"run.seconds: got {run.seconds:g}, but the rounds before the last one in {folder.path} took "
                 f"{sum(row['seconds'] for row in rows[:-1]):.1f} s. Use more than that, or 0 for no limit."
             )
-        if checkpoint and checkpoint.damaged:
-            remove_checkpoints(folder.checkpoints, checkpoint.damaged)
-            self.notes.append(f"damaged and computed again: checkpoint {', '.join(checkpoint.damaged)}")
         if checkpoint:
+            self.notes += recovery_notes(checkpoint, len(written), run.checkpoint_every)
             self.server = checkpoint.server
-            self.engine.restore(checkpoint.kept)
+            self.checkpoints.resume(checkpoint, rows)
+            self.engine.restore(self.checkpoints.kept)
         over = self._is_over(rows)
-        self.rounds = [self._as_if_uninterrupted(row, over and row["round"] == done) for row in rows]
+        self.rounds = [
+            as_if_uninterrupted(self.config, row, over and row["round"] == done, self._examined) for row in rows
+        ]
         if not over:
             folder.remove_results()
         if every := run.trace_every:  # traces that were written because the round was to be the last
@@ -128,25 +136,12 @@ class Runner:
         if checkpoint is None:  # the run was stopped before its first checkpoint
             self.start()
 
-    def _write_checkpoint(self, folder: Folder) -> None:
-        digest = self.config.digest()
-        keep = self.config.run.keep_checkpoints
-        write_checkpoint(folder.checkpoints, len(self.rounds), self.server, self.engine.state(), digest, keep)
+    def _write_checkpoint(self) -> None:
+        self.checkpoints.write(self.server, self.rounds, self.config.run.keep_checkpoints, self.engine.state())
 
     def _is_over(self, rows: Sequence[RoundRow]) -> bool:
         """Whether the run ends after these rounds."""
         return self.config.run.is_over(len(rows), sum(row["seconds"] for row in rows))
-
-    def _as_if_uninterrupted(self, row: RoundRow, last: bool) -> RoundRow:
-        """A row without the test that was made only because its round was to be the last."""
-        if personal := row.get("personal"):
-            examined = {str(client) for client in self._examined(row["round"] - 1)}
-            row = {**row, "personal": {client: hits for client, hits in personal.items() if client in examined}}
-        if self.config.run.is_tested(row["round"], last):
-            return row
-        untested = {"accuracy_global": None, "miou": None, **accuracy_columns([], self.config.eval.reporting)}
-        measured = {key for key in row if key.startswith(("accuracy_", "validation_", "loss_", "miou", "iou"))}
-        return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
 
     def go(self) -> Result:
         """Do the remaining rounds, then compute the final figures."""
@@ -185,16 +180,17 @@ class Runner:
 
     def _write_round(self, folder: Folder, row: RoundRow) -> None:
         run, over = self.config.run, self._is_over(self.rounds)
-        folder.add_round(row)
         if is_due(row["round"], run.trace_every, over) and (prototypes := self.server_prototypes()):
             folder.write_trace(row["round"], prototypes)
         if is_due(row["round"], run.checkpoint_every, over):
-            self._write_checkpoint(folder)
+            self._write_checkpoint()
             self.asked_to_stop = was_asked_to_stop(folder.path) and not over
+        folder.add_round(row)  # after the checkpoint, which has the row, too: a row without one was never lost
 
     def _result(self) -> Result:
         config = self.config.with_rounds(len(self.rounds))
-        state = State(config, self.members, self.server, dict(self.engine.state()))
+        kept = states_of_all(config, len(self.members), self.engine.state(), lambda: self.members)
+        state = State(config, self.members, self.server, kept)
         personal = self.personal()
         calibrations = state.calibrations()
         return Result(

@@ -181,6 +181,8 @@ class EngineSection:
     flower: other machines, set by `protofed deploy`"""
     workers: Annotated[int, Ge(0)] = 0
     """number of processes; 0: one per core if the run is large enough to benefit; results do not depend on it"""
+    memory: Annotated[float, Gt(0)] = 1.0
+    """gigabytes of memory for what clients keep between rounds; more is read from disk when it is needed"""
     reason: str = ""
     """why `auto` chose this engine; filled in by the run, leave it empty"""
 

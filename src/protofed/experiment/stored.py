@@ -34,6 +34,7 @@ MAY_CHANGE = (
     "run.watchers",
     "data.root",
     "engine.workers",
+    "engine.memory",
     "engine.reason",
 )
 """The keys that may change when a run is resumed. They do not change the results of the rounds."""

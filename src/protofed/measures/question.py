@@ -13,7 +13,8 @@ from protofed.errors import UserError
 from protofed.experiment.choices import GIVEN
 from protofed.experiment.folder import Folder
 from protofed.experiment.model import Model
-from protofed.experiment.results import Result, State, members_with_data
+from protofed.experiment.results import Result, State
+from protofed.experiment.stored_members import members_with_data
 from protofed.experiment.table import ResultTable, TableCell, data_frame
 from protofed.measures.geometry import centres
 from protofed.prototypes import Prototypes
@@ -152,4 +153,4 @@ def state_with_data(result: Result) -> State:
             "protofed.measure(protofed.Result.load(folder, federation=...), [...])."
         )
     given = any(choice.name == GIVEN for choice in state.config.nets)
-    return state._replace(members=members_with_data(state.config, folder, state.members.nets if given else None))
+    return state.with_members(members_with_data(state.config, folder, state.members.nets if given else None))

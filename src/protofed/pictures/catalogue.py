@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from protofed.errors import UserError
-from protofed.experiment.results import members_with_data
 from protofed.experiment.stored import StoredRun, load_runs
+from protofed.experiment.stored_members import members_with_data
 from protofed.measures.intervals import SettingRow, read_sweep
 from protofed.pictures import blocks, clients, curves, maps, scatter, similarity, spiral
 from protofed.pictures.bound_curves import bound_picture

@@ -12,8 +12,9 @@ from protofed.errors import UserError
 from protofed.experiment.accuracy import wilson_interval
 from protofed.experiment.folder import Folder, json_value
 from protofed.experiment.groups import group_by_setting
-from protofed.experiment.results import Result, members_with_data
+from protofed.experiment.results import Result
 from protofed.experiment.stored import StoredRun
+from protofed.experiment.stored_members import members_with_data
 from protofed.measures.cost import cost_until
 from protofed.measures.on_demand import measure
 from protofed.pictures.clients import relative_attention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +59,11 @@ class Remote:
         self.oldest: Callable[[], int] = lambda: 0
         """The number of rounds of the oldest checkpoint, to which the server may go back."""
 
-    def state(self) -> dict[int, Any]:
+    def state(self) -> Mapping[int, Any]:
         """Nothing: clients keep their states themselves."""
         return {}
 
-    def restore(self, kept: Mapping[int, Any]) -> None:
+    def restore(self, kept: MutableMapping[int, Any]) -> None:
         """Nothing: the number of a round says which of its states a client uses."""
 
     def close(self) -> None:

@@ -13,8 +13,10 @@ from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.checkpoint import checkpoint_names, read_checkpoint
 from protofed.experiment.folder import Folder, read_json, write_atomically
+from protofed.experiment.kept_states import states_of_all
 from protofed.experiment.results import Result
 from protofed.experiment.roster import draw_roster
+from protofed.experiment.store import DamageError
 from protofed.measures.discrepancy import bandwidth, gradient_dissimilarity, mean_mmd
 from protofed.measures.of_features import (
     FEATURES_OF_OTHER_RUN,
@@ -52,12 +54,15 @@ def measure_checkpoints(out: Path, central: Path) -> None:
         rows: list[dict[str, float]] = []
         folder = Folder(out).checkpoints
         for name in reversed(checkpoint_names(folder)):
-            checkpoint = read_checkpoint(folder, name, method, config.digest())
-            if checkpoint is None:
-                raise UserError(f"Checkpoint {name} in {folder} is damaged. Delete {out} to run it again.")
+            try:
+                checkpoint = read_checkpoint(folder, name, method, config.digest())
+            except DamageError as problem:
+                text = f"Checkpoint {name} in {folder} is damaged ({problem}). Delete {out} to run it again."
+                raise UserError(text) from problem
             if not checkpoint.rounds:
                 continue
-            params = method.receive(checkpoint.kept[0], method.broadcast(checkpoint.server, 0))
+            kept = states_of_all(config, len(members), checkpoint.kept, lambda: members)
+            params = method.receive(kept[0], method.broadcast(checkpoint.server, 0))
             sampled = [members.train[client] for client in draw_roster(config, members, checkpoint.rounds - 1).sampled]
             features = [evenly_spaced_rows(net.features(params, part)[0], FEATURES_PER_CLIENT) for part in sampled]
             rows.append(
