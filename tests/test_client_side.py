@@ -28,6 +28,7 @@ from protofed.examples import Examples
 from protofed.experiment.config import Config
 from protofed.experiment.federation import Federation
 from protofed.experiment.results import Result, State
+from protofed.experiment.store import STORE_FILE
 from protofed.messages import KeptModel, flatten
 from protofed.methods import METHODS
 from protofed.methods.local import Local
@@ -184,7 +185,7 @@ def test_what_may_not_be_sent_does_not_leave_and_is_logged_by_name(tmp_path, cap
     lines = read_ledger(tmp_path / "clients" / "b")
     assert [line["kind"] for line in lines] == ["enrolment", "refusal", "evaluate", "refusal", "evaluate"]
     assert lines[1]["figures"]["reason"] == reason
-    assert not list((tmp_path / "clients" / "b" / "store").glob("*/00*.safetensors"))  # it did not even train
+    assert not list((tmp_path / "clients" / "b" / "store").glob(f"*/{STORE_FILE}"))  # it did not even train
 
 
 def test_prototypes_alone_may_leave_without_figures(tmp_path):
@@ -349,19 +350,23 @@ def test_the_store_keeps_what_the_server_may_go_back_to(tmp_path):
     assert store.rounds() == [4, 3, 2]  # the server may continue after 3 rounds, from the state of round 2
 
 
-@pytest.mark.parametrize("position", [20, 200, -3])
-def test_a_damaged_state_is_noticed(position, tmp_path):
+@pytest.mark.parametrize("column", ["upload", "state"])
+def test_a_damaged_state_is_noticed(column, tmp_path):
     store = ClientStore(tmp_path, "0" * 32, Local())
     store.write(stored(0, 1.0), oldest=0)
-    store.write(stored(1, 2.0), oldest=0)
-    path = store.folder / "000001.safetensors"
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(bytes(content))
+    store.write(stored(1, 2.7182), oldest=0)
+    path = store.folder / STORE_FILE
+    content = path.read_bytes()
+    value = torch.tensor([2.7182]).numpy().tobytes()  # the upload and the state of round 1 end with it
+    assert content.count(value) == 2
+    place = content.find(value) if column == "upload" else content.rfind(value)
+    path.write_bytes(content[:place] + b"\1" + content[place + 1 :])
     assert store.newest(5).round == 0
     assert store.answer(1, "m") is None
     path.write_bytes(path.read_bytes()[:100])
-    assert store.newest(5).round == 0
+    assert store.newest(5) is None
+    store.write(stored(2, 3.0), oldest=0)  # a database that cannot be read is replaced
+    assert store.rounds() == [2]
 
 
 def test_the_run_that_the_server_names_is_not_a_path(tmp_path):
@@ -506,7 +511,7 @@ def test_three_clients_that_differ_in_everything_and_a_fourth_that_joins(tmp_pat
     loaded = Result.load(tmp_path / "server" / "run")
     assert [net.shape for net in loaded.state.members.nets] == [(4,), (6,), (9,)]
     assert [net.name for net in loaded.state.members.nets] == [row["net"] for row in result.clients]
-    stored = b"".join(path.read_bytes() for path in (tmp_path / "server").rglob("*.safetensors"))
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file())
     weights = flatten(
         ClientStore(tmp_path / "clients" / "a" / "store", run_id(tmp_path), loaded.state.config.method).newest(9).kept
     )

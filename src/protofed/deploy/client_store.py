@@ -1,7 +1,7 @@
-"""What a client keeps on its own disk: per round its state and the upload that it made, in one file.
+"""What a client keeps on its own disk: per round its state and the upload that it made, in a database.
 
-A file is written in one atomic step, after training and before the upload leaves. So a message that is delivered twice,
-or again after a crash, gets the stored upload, and the client trains once.
+A round is written in one transaction, after training and before the upload leaves. So a message that is delivered
+twice, or again after a crash, gets the stored upload, and the client trains once.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from protofed.engines.flower.wire import content_hash
 from protofed.errors import UserError
 from protofed.experiment.folder import write_atomically
-from protofed.messages import flatten, group_by_first_name, unflatten
+from protofed.experiment.kept_states import state_bytes
+from protofed.experiment.store import STORE_FILE, DamageError, Store
+from protofed.messages import group_by_first_name, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _MESSAGE_FILE = "message.safetensors"
+_SELF = 0
+"""The number of the only client in the database."""
 
 
 class StoredRound(NamedTuple):
@@ -47,14 +51,19 @@ class ClientStore:
         self.folder, self.method = folder / run, method
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(self.folder / ".lock")
+        self.store = Store(self.folder / STORE_FILE)
 
     def rounds(self) -> list[int]:
-        """The rounds that are stored, the newest first."""
-        names = (path.stem for path in self.folder.glob("*.safetensors"))
-        return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+        """The rounds that are stored, the newest first; [] if the database cannot be read."""
+        try:
+            return self.store.checkpoints() if self.store.exists() else []
+        except DamageError:
+            return []
+        finally:
+            self.store.close()
 
     def newest(self, before: int) -> StoredRound | None:
-        """The newest intact round below `before`; None if there is none. Damaged files are skipped."""
+        """The newest intact round below `before`; None if there is none. Damaged rounds are skipped."""
         return next((stored for number in self.rounds() if number < before and (stored := self.read(number))), None)
 
     def answer(self, round: int, message: str) -> StoredRound | None:
@@ -63,36 +72,38 @@ class ClientStore:
         return stored if stored and stored.message == message else None
 
     def read(self, round: int) -> StoredRound | None:
-        """A stored round; None if its file is damaged."""
+        """A stored round; None if it is damaged."""
         try:
-            tensors, about = _read(self._path(round))
-            check = about.pop("check")
-            if check != content_hash(tensors, about) or about["round"] != round:
-                return None
-            parts = group_by_first_name(tensors)
-            kept = unflatten(self.method.types()["kept"], parts.get("kept", {}))
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+            text, upload = self.store.checkpoint(round)
+            about, flat = json.loads(text), load(self.store.state(_SELF, round))
+            kept = unflatten(self.method.types()["kept"], group_by_first_name(flat).get("kept", {}))
+        except (DamageError, ValueError, KeyError):
             return None
-        return StoredRound(round, about["message"], kept, parts.get("upload", {}), about["figures"])
+        finally:
+            self.store.close()
+        return StoredRound(round, about["message"], kept, load(upload), about["figures"])
 
     def write(self, stored: StoredRound, oldest: int) -> None:
         """Store a round. Later rounds are deleted, because they started from another state.
 
-        Earlier rounds are kept if the server can go back to them: its oldest checkpoint is of `oldest` rounds.
+        Earlier rounds are kept if the server can go back to them: its oldest checkpoint is of `oldest` rounds. A
+        database that is damaged as a whole is replaced by an empty one.
         """
-        for number in self.rounds():
-            if number > stored.round:
-                self._path(number).unlink()
-        tensors = {f"kept/{name}": value.clone() for name, value in flatten(stored.kept).items()}
-        tensors |= {f"upload/{name}": value.clone() for name, value in stored.upload.items()}
-        about = {"round": stored.round, "message": stored.message, "figures": stored.figures}
-        text = json.dumps({**about, "check": content_hash(tensors, about)})
-        write_atomically(self._path(stored.round), save(tensors, {"about": text}))
-        superseded = [number for number in self.rounds() if number < oldest][
-            1:
-        ]  # the first one is the state at `oldest`
-        for number in superseded:
-            self._path(number).unlink()
+        if self.store.exists() and not self.store.is_sound():
+            self.store.delete()
+        about = json.dumps({"message": stored.message, "figures": stored.figures})
+        upload = save({name: value.clone() for name, value in stored.upload.items()})
+        self.store.open_to_write()
+        try:
+            with self.store.transaction():
+                self.store.remove_after(stored.round)
+                self.store.put_states(stored.round, [(_SELF, state_bytes(stored.kept))])
+                self.store.put_checkpoint(stored.round, about, upload)
+                before = [number for number in self.store.checkpoints() if number < oldest]
+                if before:  # the first one is the state at `oldest`
+                    self.store.remove_before(before[0])
+        finally:
+            self.store.close()
 
     def write_message(self, task: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Store the server's newest message, with which the client's model predicts."""
@@ -111,9 +122,6 @@ class ClientStore:
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             problem = str(error)
         raise UserError(f"{path} cannot be read: {problem}. Let the client take part in a round.")
-
-    def _path(self, round: int) -> Path:
-        return self.folder / f"{round:06d}.safetensors"
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

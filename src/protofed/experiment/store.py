@@ -239,6 +239,12 @@ class Store:
 
     # ---- replacing the file ----
 
+    def delete(self) -> None:
+        """Delete the database."""
+        self.close()
+        for path in (self.path, self._log("wal"), self._log("shm")):
+            path.unlink(missing_ok=True)
+
     def replaced_by(self, other: Path) -> None:
         """Put another database, which is closed, in the place of this one. It survives a kill at any moment."""
         self.close()
