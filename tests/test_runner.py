@@ -123,7 +123,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     before = without_seconds(tmp_path / "run")
     run(SMALL, tmp_path / "run", resume=True)
     assert without_seconds(tmp_path / "run") == before
-    (where / STORE_FILE).write_bytes(b"")
+    (where / STORE_FILE).write_bytes(b"damaged")
     with pytest.raises(UserError, match="None of the checkpoints"):
         run(SMALL, tmp_path / "run", resume=True)
 

@@ -161,7 +161,8 @@ def latest_checkpoint(folder: Path, method: AnyMethod, experiment: str, budget: 
             return read_checkpoint(folder, name, method, experiment, budget)._replace(damaged=names[:position])
         except DamageError:
             continue
-    if names or (folder / STORE_FILE).exists():
+    store = Store(folder / STORE_FILE)
+    if names or (store.exists() and not store.is_sound()):  # without damage, it was never written to
         listed = f" ({', '.join(names)})" if names else f": {STORE_FILE} cannot be read"
         raise UserError(
             f"None of the checkpoints in {folder} is intact{listed}. Start the run again with another --out."

@@ -124,7 +124,7 @@ class Store:
                 raise
 
     def empty_log(self) -> None:
-        """Move the content of the log to the database, so that it would survive the loss of the log."""
+        """Move the content of the log to the database."""
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # ---- writing, within a transaction ----
@@ -140,7 +140,7 @@ class Store:
             before = self.connection.execute(
                 "SELECT digest FROM clients WHERE client = ? ORDER BY version DESC LIMIT 1", (client,)
             ).fetchone()
-            changed ^= _number(digest) ^ (_number(before[0]) if before else 0)
+            changed ^= int.from_bytes(digest) ^ (int.from_bytes(before[0]) if before else 0)
             self.connection.execute(
                 "INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?)", (client, version, digest, content)
             )
@@ -185,9 +185,11 @@ class Store:
         return False
 
     def checkpoints(self) -> list[int]:
-        """The numbers of rounds of all checkpoints, the newest first."""
+        """The numbers of rounds of all checkpoints, the newest first; [] in a database that was never written to."""
         with _damage():
-            found = self.connection.execute("SELECT rounds FROM checkpoints ORDER BY rounds DESC").fetchall()
+            tables = self.connection.execute("SELECT name FROM sqlite_master WHERE name = 'checkpoints'").fetchall()
+            query = "SELECT rounds FROM checkpoints ORDER BY rounds DESC"
+            found = self.connection.execute(query).fetchall() if tables else []
         return [rounds for (rounds,) in found]
 
     def checkpoint(self, rounds: int) -> tuple[str, bytes]:
@@ -224,7 +226,7 @@ class Store:
             ):
                 if digest != _digest(f"client {client} {version}", content):
                     raise DamageError(f"the state of client {client}")
-                yield StoredState(client, _number(digest), content)
+                yield StoredState(client, int.from_bytes(digest), content)
 
     def lines(self, rounds: int) -> list[str]:
         """The lines of rounds.jsonl of this number of rounds."""
@@ -240,7 +242,7 @@ class Store:
     # ---- replacing the file ----
 
     def delete(self) -> None:
-        """Delete the database."""
+        """Delete the file and its logs."""
         self.close()
         for path in (self.path, self._log("wal"), self._log("shm")):
             path.unlink(missing_ok=True)
@@ -269,10 +271,6 @@ def _digest(name: str, content: bytes) -> bytes:
     checksum = hashlib.sha256(name.encode() + b"\0")
     checksum.update(content)
     return checksum.digest()
-
-
-def _number(digest: bytes) -> int:
-    return int.from_bytes(digest, "big")
 
 
 @contextmanager
