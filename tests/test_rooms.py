@@ -15,6 +15,7 @@ VOCABULARY = (
     "plugins",
     "draws",
     "params",
+    "averages",
     "prototypes",
     "examples",
     "batch",

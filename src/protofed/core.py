@@ -76,6 +76,7 @@ class Upload(NamedTuple, Generic[Up]):
     steps: int
     work: float  # share of the planned epochs that was done
     message: Up
+    round: int | None = None  # the round that it answers, from 0; None: it does not say
 
 
 class Loss:

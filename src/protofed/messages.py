@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from protofed.averages import AverageRule, current_rule
 from protofed.net import Params
 from protofed.prototypes import Prototypes
 
@@ -51,11 +52,15 @@ class KeptModel(NamedTuple):
 def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
     """The weighted average of several models, summed in double precision; the plain average if all weights are 0.
 
+    Inside `averages.averaging_by`, its rule replaces the average.
+
     >>> average([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], [1, 3])["w"].item()
     3.0
     """
     total = float(sum(weights))
     shares = [weight / total for weight in weights] if total > 0 else [1 / len(parts)] * len(parts)
+    if rule := current_rule():
+        return _average_by_rule(rule, parts, shares)
 
     def averaged(tensors: list[Tensor]) -> Tensor:
         summed = sum(
@@ -66,6 +71,20 @@ def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
         return (summed if dtype.is_floating_point else summed.round()).to(dtype)
 
     return {name: averaged([part[name] for part in parts]) for name in parts[0]}
+
+
+def _average_by_rule(rule: AverageRule, parts: Sequence[Params], shares: Sequence[float]) -> Params:
+    """One model, whose floating-point tensors are one vector for the rule; of whole numbers (counters) the median."""
+    names = [name for name, value in parts[0].items() if value.dtype.is_floating_point]
+    vectors = torch.stack([torch.cat([part[name].double().reshape(-1) for name in names]) for part in parts])
+    combined = rule.of_models(vectors, torch.tensor(shares, dtype=torch.double))
+    pieces = dict(zip(names, combined.split([parts[0][name].numel() for name in names]), strict=True))
+    return {
+        name: pieces[name].reshape(value.shape).to(value.dtype)
+        if name in pieces
+        else torch.stack([part[name] for part in parts]).median(0).values
+        for name, value in parts[0].items()
+    }
 
 
 class Size(NamedTuple):

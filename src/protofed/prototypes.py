@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from protofed.averages import current_rule
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Pooling", "Prototypes", "first_prototypes", "safe_divide"]
+__all__ = ["Pooling", "Prototypes", "first_prototypes", "mean_over_clients", "safe_divide"]
 
 Pooling = Literal["clients", "examples", "written"]
 """How the prototypes of several clients are combined; see `Prototypes.pool`."""
@@ -50,6 +52,7 @@ class Prototypes(NamedTuple):
 
         `clients`: the plain mean over clients, as in the authors' code. `examples`: weights |D_ij| / N_j, which sum to
         1, as in the paper's appendix. `written`: Eq. (6) literally, which also divides by the number of clients.
+        Inside `averages.averaging_by`, its rule replaces the weighted mean.
         """
         support = torch.stack([part.support for part in parts])
         has_class = (support > 0).to(support.dtype)
@@ -58,6 +61,9 @@ class Prototypes(NamedTuple):
         weight = safe_divide(has_class, num_clients) if by == "clients" else safe_divide(support, total)
         if by == "written":
             weight = safe_divide(weight, num_clients)
+        if rule := current_rule():
+            combined = rule.of_prototypes(mean[:, :, 0], weight[:, :, 0]).unsqueeze(1)
+            return cls(combined.to(mean.dtype), total)
         return cls((mean * weight.unsqueeze(-1)).sum(0), total)
 
     def of_classes(self, mask: Tensor) -> Prototypes:
@@ -119,6 +125,18 @@ class Prototypes(NamedTuple):
         mean = packed["mean"].new_zeros(classes * modes, dim).index_copy_(0, rows, packed["mean"])
         support = packed["support"].new_zeros(classes * modes).index_copy_(0, rows, packed["support"])
         return cls(mean.reshape(classes, modes, dim), support.reshape(classes, modes))
+
+
+def mean_over_clients(parts: Sequence[Prototypes]) -> Tensor:
+    """The mean prototypes [classes, dim] over all clients, in double precision; one without a class counts with 0.
+
+    Inside `averages.averaging_by`, its rule combines those of the clients that have the class.
+    """
+    means = torch.stack([part.single()[:, 0] for part in parts]).double()
+    if rule := current_rule():
+        has_class = torch.stack([part.support[:, 0] > 0 for part in parts])
+        return rule.of_prototypes(means, has_class.double() / len(parts))
+    return means.mean(0)
 
 
 def first_prototypes(state: Any) -> Prototypes | None:

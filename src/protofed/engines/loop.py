@@ -97,7 +97,7 @@ class Loop:
         kept = self.kept[number] = checked(self.method, "keep", self.method.keep(trained))
         work = self.epochs(number, plan) / max(1, self.training.epochs)
         message = checked(self.method, "upload", self.method.upload(trained))
-        upload = Upload(number, trained.num_examples, outcome.steps, work, message)
+        upload = Upload(number, trained.num_examples, outcome.steps, work, message, trained.round)
         terms = {name: float(value) for name, value in outcome.terms.items()}
         hits = self.hits(trained, trained.params, trained.down, kept) if number in plan.examined else {}
         return Report(upload, terms, outcome.examples_seen, hits)

@@ -126,7 +126,7 @@ class Pool:
         for answer in self._do(jobs, downs):
             for entry in answer.clients:
                 message = unflatten(self.types["up"], answer.uploads.get(str(entry["client"]), {}))
-                upload = Upload(entry["client"], entry["num_examples"], entry["steps"], entry["work"], message)
+                upload = Upload(entry["client"], entry["num_examples"], entry["steps"], entry["work"], message, round)
                 reports.append(Report(upload, entry["terms"], entry["examples_seen"], entry["hits"]))
         return reports
 

@@ -45,9 +45,13 @@ from protofed.experiment.trackers import WATCHERS
 from protofed.methods import METHODS
 from protofed.plugins import name_without_folder
 from protofed.training import TrainSection
+from protofed.trust.trust_sections import AttackSection, TrustSection
 
 _RETIRED = {"engine": {"compile": False}}
 """Keys that no longer exist, with the value that had no effect: files of earlier versions with it can be read."""
+
+_LATER_SECTIONS = ("trust", "attack")
+"""Sections that enter the hash of an experiment only if a value differs from its default: older files lack them."""
 
 DEFAULTS = 1
 """The version of all default values. It enters the hash of an experiment: raise it when a default, or what a value
@@ -69,6 +73,8 @@ class Config:
     eval: EvalSection
     system: SystemSection
     engine: EngineSection
+    trust: TrustSection
+    attack: AttackSection
 
     @classmethod
     def of(cls, table: Mapping[str, Any], named_by: str | Path | None = None) -> Config:
@@ -189,7 +195,7 @@ class Config:
         changes nothing, leaves the hashes of earlier runs as they are. `DEFAULTS` must change when a default does.
         """
         tables = {section: _not_default(values) for section, values in self._sections().items()}
-        table = without_folders(tables)
+        table = without_folders({name: keys for name, keys in tables.items() if keys or name not in _LATER_SECTIONS})
         for name in MAY_CHANGE:
             section, _, key = name.partition(".")
             table[section].pop(key, None)
@@ -199,16 +205,8 @@ class Config:
 
     def _sections(self) -> dict[str, Any]:
         """The dataclass of each section but [net], which may occur several times."""
-        return {
-            "run": self.run,
-            "data": self.data,
-            "partition": self.partition,
-            "method": self.method,
-            "train": self.train,
-            "eval": self.eval,
-            "system": self.system,
-            "engine": self.engine,
-        }
+        names = ("run", "data", "partition", "method", *list(SECTIONS)[2:])  # their order enters the hash
+        return {name: getattr(self, name) for name in names}
 
     def table(self) -> dict[str, Any]:
         """All sections with plain values. `Config.of` makes the same experiment of them."""
@@ -227,10 +225,7 @@ class Config:
             "partition": {"name": self.partition_name, **options(self.partition)},
             "net": nets if len(nets) > 1 else nets[0],
             "method": {"name": self.method_name, **options(self.method)},
-            "train": options(self.train),
-            "eval": options(self.eval),
-            "system": options(self.system),
-            "engine": options(self.engine),
+            **{name: options(getattr(self, name)) for name in list(SECTIONS)[2:]},
         }
 
 

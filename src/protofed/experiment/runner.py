@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -36,15 +35,15 @@ from protofed.experiment.results import (
 )
 from protofed.experiment.resumed_rows import as_if_uninterrupted
 from protofed.experiment.roster import draw_roster
+from protofed.experiment.safeguards import Safeguards, attack_summary
 from protofed.experiment.sections import is_due
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.stop_request import was_asked_to_stop
 from protofed.experiment.trackers import WATCHERS
-from protofed.experiment.watchers import Watcher, progress_reporter
+from protofed.experiment.watchers import Watcher, pass_warning, progress_reporter
 from protofed.messages import share_equal_messages
 from protofed.plugins import label
 from protofed.prototypes import Prototypes
-from protofed.trust.guard import sift
 
 
 class Runner:
@@ -63,7 +62,8 @@ class Runner:
         self.rounds: list[RoundRow] = []
         self.evaluations: list[Evaluation] = []
         self.watchers, self.has_watchers = list(watchers), bool(watchers)
-        self.notes = list(members.notes)
+        self.safeguards = Safeguards(config, members)
+        self.notes = [*members.notes, *self.safeguards.notes()]
         self.warning, self.asked_to_stop = "", False
         if config.run.trace_every and self.server_prototypes() is None:
             self.notes.append(f"run.trace_every: {label(config.method_name)} has no prototypes to write to trace/")
@@ -76,7 +76,7 @@ class Runner:
             self.notes.append("run.monitor: without a run folder (out) there is no bounds.jsonl to write")
         elif folder and config.run.monitor:
             self.watchers.append(BoundsMonitor(self, config.run.monitor, folder.path))
-        self.engine = engine or make_local_engine(config, members)
+        self.engine = engine or make_local_engine(config, self.safeguards.members)
         where, budget = folder.checkpoints if folder else None, config.engine.memory * GIGABYTE
         self.checkpoints = Checkpoints(where, self.method, config.digest(), budget)
         self.engine.restore(self.checkpoints.kept)
@@ -170,13 +170,10 @@ class Runner:
 
     def _warn(self) -> None:
         """The first time that something goes wrong, pass it to the watchers, or to Python if the caller has none."""
-        if self.warning or not (text := pull_warning(self.config, self.rounds[-2:])):
-            return
-        self.warning = text
-        for watcher in self.watchers:
-            watcher.warned(text)
-        if not self.has_watchers:
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        pull = "" if self.warning else pull_warning(self.config, self.rounds[-2:])
+        self.warning = self.warning or pull
+        for text in filter(None, (pull, self.safeguards.warning())):
+            pass_warning(text, self.watchers, self.has_watchers)
 
     def _write_round(self, folder: Folder, row: RoundRow) -> None:
         run, over = self.config.run, self._is_over(self.rounds)
@@ -193,8 +190,9 @@ class Runner:
         state = State(config, self.members, self.server, kept)
         personal = self.personal()
         calibrations = state.calibrations()
+        summary = result_summary(self.config, self.members, self.rounds, self.evaluations, personal, calibrations)
         return Result(
-            result_summary(self.config, self.members, self.rounds, self.evaluations, personal, calibrations),
+            summary | attack_summary(self.safeguards.attackers, state, self.evaluations),
             self.rounds,
             client_rows(self.members, self.evaluations, personal, state.temperatures()),
             self.folder.path if self.folder else None,
@@ -210,17 +208,18 @@ class Runner:
         plan = RoundPlan(self._examined(number), roster.slow)
         self.engine.on_trained = progress_reporter(self.watchers, number + 1, len(roster.clients))
         reports = self.engine.train(number, {client: downs[client] for client in roster.clients}, plan)
-        reports = sorted(reports, key=lambda report: report.upload.client)
+        reports = self.safeguards.corrupt(number, reports, downs)
         require_equal_uploads(self.method, [report.upload for report in reports])
-        uploads, rejected = sift([report.upload for report in reports])
-        row: RoundRow = {"round": number + 1, "loss": mean_terms(reports)}
-        if rejected and not uploads and not self.engine.failures:
+        uploads, rejected = self.safeguards.sift(number, reports)
+        usable = [report for report in reports if report.upload.client not in rejected]
+        row: RoundRow = {"round": number + 1, "loss": mean_terms(usable or reports)}
+        if rejected and not uploads and not self.engine.failures and not self.config.trust.quorum:
             raise all_rejected(self.config, [*self.rounds[-1:], row], rejected, self.folder)
         rejected = dict(sorted({**self.engine.failures, **rejected}.items()))
+        uploads = self.safeguards.above_quorum(uploads, len(roster.sampled))
         if uploads:
-            site = self.members.server(self.config.run.seed, number)
-            self.server = checked(self.method, "aggregate", self.method.aggregate(site, self.server, uploads))
-        row |= self.method.log_entries(self.server) if uploads else {}
+            self.server = checked(self.method, "aggregate", self.safeguards.aggregate(number, self.server, uploads))
+            row |= self.method.log_entries(self.server)
         run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), time.perf_counter() - began]
         tests_now = run.is_tested(number + 1, run.is_over(number + 1, sum(spent)))
         self.evaluations = self._evaluate(number) if tests_now else []
@@ -230,10 +229,11 @@ class Runner:
         row.setdefault("miou", None)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
-        row |= cost_columns([report.upload.message for report in reports], downs.values())
+        row |= cost_columns([report.upload.message for report in usable], downs.values())
         if self.config.system.slow:
             row["slow"] = {str(client): epochs for client, epochs in roster.slow.items()}
             row["late"] = [client for client in roster.sampled if client not in roster.clients]
+        row |= self.safeguards.columns(self.evaluations)
         row["clients"] = roster.clients
         row["rejected"] = {str(client): reason for client, reason in rejected.items()}
         return row | {"seconds": time.perf_counter() - began if tests_now else spent[-1]}

@@ -19,6 +19,7 @@ from protofed.experiment.accuracy import Reporting
 from protofed.experiment.unknown import Rule
 from protofed.nets import Design
 from protofed.training import TrainSection
+from protofed.trust.trust_sections import AttackSection, TrustSection
 
 TABLE = "table"
 """The name of data that are the tables of the clients."""
@@ -236,5 +237,7 @@ SECTIONS: dict[str, type[Any]] = {
     "eval": EvalSection,
     "system": SystemSection,
     "engine": EngineSection,
+    "trust": TrustSection,
+    "attack": AttackSection,
 }
 """The sections that do not depend on a name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -59,3 +60,11 @@ def progress_reporter(watchers: Sequence[Watcher], round: int, clients: int) -> 
             watcher.progress(round, trained, clients)
 
     return report
+
+
+def pass_warning(text: str, watchers: Sequence[Watcher], has_watchers: bool) -> None:
+    """Pass a warning to the watchers, and to Python if the caller has none."""
+    for watcher in watchers:
+        watcher.warned(text)
+    if not has_watchers:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -10,6 +10,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from protofed.averages import refuse_rule_for_weights
 from protofed.core import Site, Upload, Weights
 from protofed.methods.fedavg import FedAvg
 
@@ -25,6 +26,7 @@ class FedAtt(FedAvg):
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
         """w_l <- w_l - ε sum_i α_li (w_l - w_li), with α_l the softmax over clients of ||w_l - w_li||."""
+        refuse_rule_for_weights("fedatt weighs every layer of a client by how far it moved, which is not an average.")
         averaged = super().aggregate(site, server, uploads).params
         uploads = [upload for upload in uploads if upload.num_examples] or uploads  # empty clients do not count
         for name, before in server.params.items():

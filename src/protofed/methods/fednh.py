@@ -37,6 +37,7 @@ from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.methods.parts.shared_model import SharedModel
 from protofed.methods.parts.sphere import orthonormal, uniform
 from protofed.net import ADDED, selected
+from protofed.prototypes import mean_over_clients
 
 _SCALE = f"{ADDED}scale"
 
@@ -99,7 +100,7 @@ class FedNH(SharedModel, Method[Weights, Weights, ModelWithPrototypes, Nothing])
         old = server.params[site.net.linear_head]
         uploaded = [upload.message.prototypes for upload in uploads]
         if self.weights == "equal":  # a client without a class counts with 0, as in Eq. (3)
-            class_means = torch.stack([part.mean[:, 0] for part in uploaded]).double().mean(0)
+            class_means = mean_over_clients(uploaded)
         else:
             pooled = Prototypes.pool(uploaded, "examples")
             class_means = torch.where(pooled.support > 0, F.normalize(pooled.mean[:, 0].double(), dim=-1), old)

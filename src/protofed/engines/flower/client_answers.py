@@ -82,6 +82,7 @@ def read_report(
         count_of(figures, "steps"),
         _finite_number(figures, "work"),
         message,
+        count_of(figures, "round"),
     )
     return Report(
         upload, {str(key): float(value) for key, value in terms.items()}, _finite_number(figures, "examples_seen"), {}
