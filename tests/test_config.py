@@ -61,11 +61,11 @@ def test_every_recipe_is_valid(recipe):
     [
         (
             {"mehtod": {}},
-            '[mehtod]: unknown section. Did you mean "method"? Known: attack, data, engine, eval, method, net, partition, run, system, train, trust.',
+            '[mehtod]: unknown section. Did you mean "method"? Known: attack, data, engine, eval, method, net, partition, privacy, run, system, train, trust.',
         ),
         (
             {"x": 3},
-            "[x]: a key outside any section. Known: attack, data, engine, eval, method, net, partition, run, system, train, trust.",
+            "[x]: a key outside any section. Known: attack, data, engine, eval, method, net, partition, privacy, run, system, train, trust.",
         ),
         (
             {"run": {"sample": "half"}},

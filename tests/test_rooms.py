@@ -30,7 +30,8 @@ VOCABULARY = (
 LAYERS = (
     ("theory",),
     ("data", "nets", "methods"),
-    ("engines", "trust"),
+    ("engines",),
+    ("trust",),
     ("experiment",),
     ("measures", "models", "testing"),
     ("pictures",),

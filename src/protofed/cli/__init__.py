@@ -22,6 +22,7 @@ from protofed.cli.hints import SetsKeys
 from protofed.cli.measure import measure_command
 from protofed.cli.models import export_command, join_command, predict_command
 from protofed.cli.pretrain import pretrain_command
+from protofed.cli.privacy import privacy_command
 from protofed.cli.prototypes import prototypes_command
 from protofed.cli.report import report_command, watch_command
 from protofed.cli.reproduce import reproduce_command
@@ -180,6 +181,7 @@ app.command("join")(join_command)
 app.command("draw")(draw_command)
 app.command("measure")(measure_command)
 app.command("pretrain")(pretrain_command)
+app.command("privacy", cls=SetsKeys)(privacy_command)
 app.command("prototypes")(prototypes_command)
 app.command("report")(report_command)
 app.command("reproduce")(reproduce_command)

@@ -16,6 +16,7 @@ from protofed.cli.cautions import size_caution, unknown_text
 from protofed.cli.client_lines import client_lines
 from protofed.cli.printing import say
 from protofed.experiment.divergence import pull_warning
+from protofed.experiment.privacy_figures import privacy_text
 from protofed.experiment.watchers import Watcher
 from protofed.experiment.wording import duration, percent, quantity
 from protofed.plugins import label
@@ -188,6 +189,7 @@ def run_verdict(result: Result) -> str:
         client_lines(result.clients),
         size_caution([row["test"] for row in result.clients]) if not result.state.members.nets[0].grid else "",
         unknown_text(summary["unknown"]),
+        privacy_text(summary["privacy"]),
         _cost_text(summary),
     ]
     if result.folder:

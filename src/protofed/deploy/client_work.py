@@ -31,6 +31,8 @@ from protofed.experiment.results import client_model
 from protofed.experiment.server_model import mean_cross_entropy, server_predictor
 from protofed.experiment.unknown import client_calibration
 from protofed.messages import flatten, group_by_first_name, unflatten
+from protofed.trust.privacy.noise import SecretNoise
+from protofed.trust.privacy.private_loop import PrivateLoop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +101,7 @@ class ClientWork:
 
     def _counts(self, part: Examples, data: ClientData) -> list[list[Any]]:
         """The names and numbers of examples of the classes in a part, as far as the policy allows to report them."""
-        if "counts" not in self.policy.may_report:
+        if "counts" not in self.policy.may_report or self.config.privacy.is_on:
             return []
         counts, small = part.class_counts(len(data.classes)).tolist(), self.policy.small(data)
         smallest = max(1, self.policy.min_examples_per_class)
@@ -201,7 +203,7 @@ class ClientWork:
         plan = RoundPlan(examined, {} if task["epochs"] is None else {number: task["epochs"]})
         with one_thread():
             (report,) = loop.train_group(round, {number: down}, plan)
-        with_losses = "losses" in self.policy.may_report
+        with_losses = "losses" in self.policy.may_report and not self.config.privacy.is_on  # they have no noise
         figures = {
             **_identity_of(task),
             "num_examples": report.upload.num_examples,
@@ -216,7 +218,12 @@ class ClientWork:
 
     def _loop(self, task: MessageFigures, data: ClientData, before: StoredRound | None) -> Loop:
         """The specification of all engines, for this client alone, with the state that the client kept."""
-        loop = Loop(self.members(task, data), self.config.method, self.config.train, self.config.run.seed)
+        config = self.config
+        parts = (self.members(task, data), config.method, config.train, config.run.seed)
+        if config.privacy.is_on and data.own_statistics and config.privacy.encoder != "none":
+            raise UserError("privacy.encoder: the inputs are normalised by this client's data. Use constants.")
+        # the noise must not follow from the seed, which the server knows
+        loop = PrivateLoop(*parts, config.privacy, SecretNoise) if config.privacy.is_on else Loop(*parts)
         if before:
             loop.update({task["number"]: before.kept})
         return loop
@@ -266,7 +273,8 @@ class ClientWork:
         assert isinstance(members, Members)
         predict = server_predictor(self.config.method, members, server)
         test, train = members.test[number], members.train[number]
-        with_loss = self.config.eval.training_loss and "losses" in self.policy.may_report
+        may_tell = "losses" in self.policy.may_report and not self.config.privacy.is_on
+        with_loss = self.config.eval.training_loss and may_tell
         return {
             "correct": tally(predict, test),
             "total": test.num_labels,

@@ -64,7 +64,11 @@ def make_engine(
     name: str, workers: int, clients: Clients, method: AnyMethod, training: TrainSection, seed: int
 ) -> Engine:
     """The engine with this name, around it a pool of worker processes if there are several, at most one per client."""
-    engine = ENGINES[name](clients, method, training, seed)
-    sizes = [len(examples) for examples in clients.train]
+    return with_workers(ENGINES[name](clients, method, training, seed), workers)
+
+
+def with_workers(engine: Loop, workers: int) -> Engine:
+    """The engine, around it a pool of worker processes if there are several, at most one per client."""
+    sizes = [len(examples) for examples in engine.clients.train]
     workers = min(workers, len(sizes))
-    return Pool(engine, method.types(), sizes, workers) if workers > 1 else engine
+    return Pool(engine, engine.method.types(), sizes, workers) if workers > 1 else engine

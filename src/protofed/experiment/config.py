@@ -19,7 +19,7 @@ from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.experiment.choices import DEFAULT_NAMES, GIVEN, choose_nets, choose_part, find_entry
-from protofed.experiment.options import check, options, toml_or_text, toml_value
+from protofed.experiment.options import check, options, toml_value
 from protofed.experiment.own_code import (
     names_outside,
     remember_code,
@@ -42,15 +42,18 @@ from protofed.experiment.sections import (
 )
 from protofed.experiment.stored import MAY_CHANGE
 from protofed.experiment.trackers import WATCHERS
+from protofed.experiment.typed_changes import apply_change
 from protofed.methods import METHODS
 from protofed.plugins import name_without_folder
 from protofed.training import TrainSection
+from protofed.trust.privacy.rules import privacy_problems
+from protofed.trust.privacy.section import PrivacySection
 from protofed.trust.trust_sections import AttackSection, TrustSection
 
 _RETIRED = {"engine": {"compile": False}}
 """Keys that no longer exist, with the value that had no effect: files of earlier versions with it can be read."""
 
-_LATER_SECTIONS = ("trust", "attack")
+_LATER_SECTIONS = ("trust", "attack", "privacy")
 """Sections that enter the hash of an experiment only if a value differs from its default: older files lack them."""
 
 DEFAULTS = 1
@@ -72,6 +75,7 @@ class Config:
     train: TrainSection
     eval: EvalSection
     system: SystemSection
+    privacy: PrivacySection
     engine: EngineSection
     trust: TrustSection
     attack: AttackSection
@@ -121,6 +125,8 @@ class Config:
         partition_name, partition = choose_part("partition", PARTITIONS, tables.get("partition", {}), problems, given)
         method_name, method = choose_part("method", METHODS, tables.get("method", {}), problems)
         nets = choose_nets(table.get("net", {}), problems)
+        if data and method and (privacy := sections["privacy"]) and train:
+            problems += privacy_problems(privacy, method_name, method, train, data.normalised_by_data())
         if problems:
             raise ConfigError(problems)
         config = cls(
@@ -162,11 +168,11 @@ class Config:
         if path:
             table = read_toml(path)
         names_first = sorted(sets, key=lambda word: not word.partition("=")[0].strip().endswith(".name"))
-        problems = [problem for word in names_first if (problem := _apply_set(table, word))]
+        problems = [problem for word in names_first if (problem := apply_change(table, word))]
         if path and path.name == "config.toml":
             typed: dict[str, Any] = {}
             for word in names_first:
-                _apply_set(typed, word)
+                apply_change(typed, word)
             require_known_code(path.parent, table, typed)
         try:
             config = cls.of(table)
@@ -268,24 +274,3 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
-
-
-def _apply_set(table: dict[str, Any], word: str) -> str | None:
-    """Apply a "section.key=value" word to the table. Returns the problem with the word, or None.
-
-    The value is read as TOML, or as text if it is not TOML. A new `name` drops the other keys of its section, because
-    they are the options of the old name.
-    """
-    name, equals, text = word.partition("=")
-    section, dot, key = name.strip().partition(".")
-    if not (equals and dot and section and key):
-        return f"--set {word}: must look like section.key=value, for example --set train.lr=0.1"
-    value = with_absolute_paths({section: {key: toml_or_text(text)}}, Path.cwd())[section][key]
-    old = table.get(section, {})
-    same_name = isinstance(old, dict) and old.get("name", DEFAULT_NAMES.get(section)) == value
-    if key == "name" and section in DEFAULT_NAMES and not same_name:
-        old = {}
-    if not isinstance(old, dict):
-        return f"--set {word}: [{section}] is not a table in the file. Change it in the file."
-    table[section] = {**old, key: value}
-    return None

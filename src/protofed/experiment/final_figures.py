@@ -10,6 +10,7 @@ from protofed.experiment.config import Config
 from protofed.experiment.members import Members
 from protofed.experiment.personal import PERSONAL_KEYS, Personal, mean_and_std
 from protofed.experiment.pixels import client_overlap, overlap_summary
+from protofed.experiment.privacy_figures import privacy_summary
 from protofed.experiment.provenance import versions_and_processor
 from protofed.experiment.results import RoundRow, accuracy_over_clients, ways_of_predicting
 from protofed.experiment.unknown import Calibration, unknown_summary
@@ -58,6 +59,7 @@ def result_summary(
         },
         "miou": overlap_summary(last, members),
         "unknown": unknown_summary(config.eval.unknown, config.eval.false_alarms, calibrations),
+        "privacy": privacy_summary(config, rounds),
         "loss": last["loss"],
         "cost": {
             **{key: round(total(key) / len(rounds)) for key in ("up_params", "down_params", "up_counts")},

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protofed.engines.choice import choose_workers, make_engine
+from protofed.engines.choice import choose_workers, make_engine, with_workers
 from protofed.errors import UserError
 from protofed.experiment.roster import clients_per_round
+from protofed.trust.privacy.private_loop import PrivateLoop
+from protofed.trust.privacy.rules import epsilon_after
 
 if TYPE_CHECKING:
     from protofed.engines.engine import Engine
@@ -21,7 +23,16 @@ def make_local_engine(config: Config, members: Members) -> Engine:
             'engine.name: "flower" is the engine of federations on several machines, see docs/deploy.md. For a run on '
             'this machine, use "auto".'
         )
+    if config.privacy.is_on and config.engine.name != "loop":
+        raise UserError(
+            f'engine.name: got "{config.engine.name}", but with [privacy] clients are trained one after the other. '
+            'Use "auto" or "loop".'
+        )
     workers = config.engine.workers or choose_workers(
         members.nets, members.train, config.train.epochs, clients_per_round(config, len(members))
     )
+    if config.privacy.is_on:
+        epsilon_after(config.method, config.privacy, config.train, config.run.rounds)  # now, not after the last round
+        engine = PrivateLoop(members, config.method, config.train, config.run.seed, config.privacy)
+        return with_workers(engine, workers)
     return make_engine(config.engine.name, workers, members, config.method, config.train, config.run.seed)

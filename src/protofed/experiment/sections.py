@@ -19,6 +19,7 @@ from protofed.experiment.accuracy import Reporting
 from protofed.experiment.unknown import Rule
 from protofed.nets import Design
 from protofed.training import TrainSection
+from protofed.trust.privacy.section import PrivacySection
 from protofed.trust.trust_sections import AttackSection, TrustSection
 
 TABLE = "table"
@@ -136,6 +137,11 @@ class DataSection:
     min_classes: Annotated[int, Ge(1)] = 2
     """tables: smallest number of classes of a client; with fewer classes its table is refused"""
 
+    def normalised_by_data(self) -> bool:
+        """Whether inputs are normalised by the data of the clients instead of constants."""
+        of_tables = self.name == TABLE and isinstance(self.scaling, str)
+        return self.normalise in ("client", "pooled") or of_tables
+
     def table_options(self) -> TableOptions:
         """The options of tables."""
         return TableOptions(**{key: getattr(self, key) for key in (field.name for field in fields(TableOptions))})
@@ -236,6 +242,7 @@ SECTIONS: dict[str, type[Any]] = {
     "train": TrainSection,
     "eval": EvalSection,
     "system": SystemSection,
+    "privacy": PrivacySection,
     "engine": EngineSection,
     "trust": TrustSection,
     "attack": AttackSection,
