@@ -14,6 +14,7 @@ VOCABULARY = (
     "errors",
     "plugins",
     "draws",
+    "devices",
     "params",
     "averages",
     "prototypes",

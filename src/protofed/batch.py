@@ -64,6 +64,6 @@ def nearest_rows(rows: Tensor, grid: Grid, wanted: Grid) -> Tensor:
     (height, width), (new_height, new_width) = grid, wanted
     down = [(2 * row + 1) * height // (2 * new_height) for row in range(new_height)]  # of the centre of each new pixel
     across = [(2 * column + 1) * width // (2 * new_width) for column in range(new_width)]
-    nearest = torch.tensor([row * width + column for row in down for column in across])
+    nearest = torch.tensor([row * width + column for row in down for column in across], device=rows.device)
     by_map: Tensor = rows.unflatten(0, (-1, height * width))
     return by_map.index_select(1, nearest).flatten(0, 1)

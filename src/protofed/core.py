@@ -63,7 +63,7 @@ Needs = Literal["nothing", "equal dim", "equal nets"]
 class Phase(NamedTuple):
     """A part of local training, with an optimiser of its own."""
 
-    epochs: int
+    epochs: float
     trains: tuple[str, ...] = ("",)  # the parts that train, as `net.selected` names them; "" is all
     clipped_separately: tuple[str, ...] = ()  # parts that `train.clip` scales down separately from the rest
 
@@ -206,7 +206,7 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Client, before training: what `loss` gets as `down`; by default the message itself."""
         return down
 
-    def phases(self, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, epochs: float) -> tuple[Phase, ...]:
         """Client: which parameters train, and for how many epochs."""
         return (Phase(epochs),)
 
@@ -238,7 +238,7 @@ class Method(Generic[Server, Down, Up, Kept]):
         """Embeddings [n, dim] in the space of the server's prototypes; None if the two cannot be compared."""
         return z
 
-    def tune(self, epochs: int) -> tuple[Phase, ...]:
+    def tune(self, epochs: float) -> tuple[Phase, ...]:
         """Client: training before an evaluation, whose result is discarded afterwards."""
         return ()
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protofed.devices import CPU
 from protofed.draws import hashed_integers
 from protofed.errors import UserError
 
@@ -53,6 +54,8 @@ class Examples:
     std: Constant = 1.0
     fill: Constant | None = None  # replaces missing values (NaN) before all else; None: they stay
     mask: Tensor | None = None  # [all, height, width], bytes: the class of each pixel, or `IGNORED`
+    device: torch.device = CPU  # where `take` puts batches; the arrays are there, too, if they fit
+    copy: Examples | None = None  # the same set for another device, on which steps and evaluations run
 
     @classmethod
     def of(
@@ -89,6 +92,11 @@ class Examples:
         return len(self.index)
 
     @property
+    def for_steps(self) -> Examples:
+        """The copy of this set on the device of steps and evaluations; without one, this set."""
+        return self.copy or self
+
+    @property
     def labels(self) -> Tensor:
         """The labels [n] of this set; of images with masks, one per image."""
         return self.y[self.index]
@@ -115,18 +123,27 @@ class Examples:
 
     def subset(self, positions: np.ndarray) -> Examples:
         """The examples at these positions of this set, without a copy of the inputs."""
-        return replace(self, index=self.index[torch.from_numpy(np.asarray(positions, dtype=np.int64))])
+        return replace(self, index=self.index[torch.from_numpy(np.asarray(positions, dtype=np.int64))], copy=None)
 
     def take(self, positions: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Normalised inputs [m, ...] and labels [m] (or masks [m, height, width]) at these positions [m] of the set.
 
         `augment` is applied to the raw inputs, and in the same way to masks, where new pixels are ignored ones.
         """
-        rows = self.index[positions]
-        raw, y = self.x[rows], self.targets(rows)
+        return self.at_rows(self.index[positions.to(self.index.device)], augment)
+
+    def at_rows(self, rows: Tensor, augment: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Like `take`, for these rows [m] of the shared arrays."""
+        raw, y = (self._on_device(part) for part in (self.x[rows], self.targets(rows)))
         if augment and self.mask is not None:
             y = augment(y.unsqueeze(1) - IGNORED).squeeze(1) + IGNORED  # an augmentation fills new pixels with 0
         return self.normalised(augment(raw) if augment else raw), y
+
+    def _on_device(self, part: Tensor) -> Tensor:
+        """A part of a batch on the device of this set."""
+        if part.device == self.device:
+            return part
+        return part.pin_memory().to(self.device, non_blocking=True)
 
     def normalised(self, raw: Tensor) -> Tensor:
         """Normalised inputs [m, ...], as a net gets them, from raw inputs."""
@@ -136,19 +153,19 @@ class Examples:
         """Normalised inputs [m, ...] from raw inputs, in torch's default order in memory."""
         x = raw.float()
         if self.fill is not None:
-            x = torch.where(torch.isnan(x), self._shaped(self.fill), x)
-        normalised: Tensor = (x / self.scale - self._shaped(self.mean)) / self._shaped(self.std)
+            x = torch.where(torch.isnan(x), self._shaped(self.fill, x), x)
+        normalised: Tensor = (x / self.scale - self._shaped(self.mean, x)) / self._shaped(self.std, x)
         return normalised
 
-    def _shaped(self, constant: Constant) -> Any:
+    def _shaped(self, constant: Constant, x: Tensor) -> Any:
         """A constant in a shape that broadcasts with inputs [m, ...]."""
         if isinstance(constant, float):
             return constant
-        return torch.tensor(constant).reshape(-1, *[1] * (self.x.dim() - 2))
+        return torch.tensor(constant, device=x.device).reshape(-1, *[1] * (self.x.dim() - 2))
 
     def normalised_like(self, other: Examples) -> Examples:
         """This set with the constants of another one."""
-        return replace(self, scale=other.scale, mean=other.mean, std=other.std, fill=other.fill)
+        return replace(self, scale=other.scale, mean=other.mean, std=other.std, fill=other.fill, copy=None)
 
     def by_own_statistics(self) -> Examples:
         """This set normalised by its own means and standard deviations; medians replace missing values."""
@@ -162,7 +179,7 @@ class Examples:
         mean = np.zeros(len(rows)) if empty else rows.mean(1)
         std = np.ones(len(rows)) if empty else rows.std(1)
         std = np.where(std > 1e-8, std, 1.0)
-        return replace(self, scale=1.0, mean=tuple(map(float, mean)), std=tuple(map(float, std)), fill=fill)
+        return replace(self, scale=1.0, mean=tuple(map(float, mean)), std=tuple(map(float, std)), fill=fill, copy=None)
 
     def checked_inputs(self, x: Any) -> Tensor:
         """New raw inputs [m, ...] as a tensor; an error if they do not have the shape of this set's inputs.
@@ -217,13 +234,14 @@ def crop(x: Tensor, key: Tensor) -> Tensor:
 
     The pixels that become free are 0. The shift of an image does not depend on the number of images.
     """
-    n, _, height, width = x.shape
+    (n, _, height, width), device = x.shape, x.device
     border = max(height // 8, 1)
     down, right = (hashed_integers(key, call, n) % (2 * border + 1) for call in (1, 3))
     padded = F.pad(x, (border, border, border, border))
-    rows = (down[:, None] + torch.arange(height))[:, None, :, None]
-    columns = (right[:, None] + torch.arange(width))[:, None, None, :]
-    images, channels = torch.arange(n)[:, None, None, None], torch.arange(x.shape[1])[None, :, None, None]
+    rows = (down[:, None] + torch.arange(height, device=device))[:, None, :, None]
+    columns = (right[:, None] + torch.arange(width, device=device))[:, None, None, :]
+    images = torch.arange(n, device=device)[:, None, None, None]
+    channels = torch.arange(x.shape[1], device=device)[None, :, None, None]
     return padded[images, channels, rows, columns]
 
 
@@ -252,7 +270,7 @@ def augmenter(names: tuple[Augmentation, ...], key: int) -> Callable[[Tensor], T
     def augment(x: Tensor) -> Tensor:
         check_augmentation(names, x)
         for name in names:
-            x = _AUGMENTATIONS[name](x, torch.tensor(key))
+            x = _AUGMENTATIONS[name](x, torch.tensor(key, device=x.device))
         return x
 
     return augment

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protofed.batch import Batch, Grid, nearest_rows, rows_of_maps
+from protofed.devices import CPU, Precision, called, moved
 from protofed.draws import DrawFrom, no_global_draws
 from protofed.errors import UserError
 from protofed.examples import channels_last
@@ -62,8 +62,7 @@ class Net:
         self.combine = combine
         self.fixed_init = fixed_init
         self.source = source
-        self.initial_params: Params = {}
-        """Parameters that `init` returns instead of newly drawn ones."""
+        self.initial_params: Params = {}  # those that `init` returns instead of newly drawn ones
         self.shape = shape
         self.classes = classes
         self.outputs: tuple[int, ...] = ()
@@ -85,6 +84,7 @@ class Net:
             raise UserError(f"net {self.name} has a layer with a / in its name, {names[0]}. Rename the layer.")
         self.channels_first = False
         """True if the body needs images with their channels first in memory, for example because it calls `view`."""
+        self.precision: Precision = "float32"  # in which the layers compute now; `training.in_training` sets it
         self.cost = 0.0
         """Multiplications per example in convolutions and dense layers."""
         self.grid: Grid | None = None
@@ -217,15 +217,15 @@ class Net:
             return logits
         missing = len(self.outputs)  # the column that is added
         columns = [self.outputs.index(label) if label in self.outputs else missing for label in range(self.classes)]
-        return nn.functional.pad(logits, (0, 1), value=-torch.inf).index_select(-1, torch.tensor(columns))
+        index = torch.tensor(columns, device=logits.device)
+        return nn.functional.pad(logits, (0, 1), value=-torch.inf).index_select(-1, index)
 
-    def call(self, part: str, params: Params, x: Tensor) -> Tensor:
+    def call(self, part: str, params: Params, x: Tensor) -> Any:
         """The output of one part of the net, "body" or "head"."""
         if self.channels_first and part == "body":
             x = x.flatten(1).unflatten(1, self.shape)
         part_params = {name[len(part) + 1 :]: params[name] for name in self.shapes if name.startswith(f"{part}.")}
-        out: Tensor = functional_call(self.module[part], part_params, (x,))
-        return out
+        return called(self.module[part], part_params, x, self.precision)
 
     def outputs_of_parts(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
         """The embedding and the outputs of the head as the modules return them: vectors, or maps."""
@@ -265,15 +265,16 @@ class Net:
     def features(self, params: Params, data: Examples) -> tuple[Tensor, Tensor]:
         """Embeddings [n, dim] and labels [n] of all examples, in order, without dropout.
 
-        If the net labels pixels, they are those of all pixels of `grid` that have a label.
+        If the net labels pixels, they are those of all pixels of `grid` that have a label. They are on the CPU.
         """
+        data, params = data.for_steps, moved(params, data.for_steps.device)
         embeddings, labels = [torch.zeros(0, self.dim)], [torch.zeros(0, dtype=torch.long)]
         for x, y in data.batches(EVALUATION_BATCH):
             z = self.embed(params, x)
             matched = self.match(Batch.of(x, y), z)
             counts = matched.weight > 0 if self.grid else slice(None)
-            embeddings.append(z[counts])
-            labels.append(matched.y[counts])
+            embeddings.append(z[counts].to(CPU))
+            labels.append(matched.y[counts].to(CPU))
         return torch.cat(embeddings), torch.cat(labels)
 
     def match(self, batch: Batch, z: Tensor) -> Batch:

@@ -6,13 +6,14 @@ Engines may map `Optimiser.step` over many clients, so it must be pure.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
+from protofed.devices import Precision
 from protofed.examples import Augmentation
 from protofed.net import selected
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 class TrainSection:
     """The [train] section: how every client trains."""
 
-    epochs: Annotated[int, Ge(0)] = 1
-    """local epochs per round"""
+    epochs: Annotated[int | float, Ge(0)] = 1
+    """local epochs per round; 0.5: half of the batches of an epoch, rounded up"""
+    steps: Annotated[int, Ge(0)] = 0
+    """local steps per round, the same number for every client, instead of epochs; 0: epochs count"""
     batch: Annotated[int, Ge(1)] = 8
     """examples per batch"""
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -52,8 +55,34 @@ class TrainSection:
     """largest L2 norm of the gradient of a model's parameters; larger gradients are scaled down; 0: no limit"""
     drop_last: bool = False
     """whether to skip the last batch of an epoch if it is short, unless it is the only one"""
+    precision: Precision = "float32"
+    """bfloat16: the layers of nets compute in it during training (autocast); weights, losses and tests in float32"""
     augment: tuple[Augmentation, ...] = ()
     """random changes of training images: "crop" (shifted by up to an eighth of the side), "flip" (mirrored), or both"""
+
+    @property
+    def work(self) -> float:
+        """The planned work of a client per round: steps, or without them epochs."""
+        return self.steps or self.epochs
+
+    def with_work(self, amount: float) -> TrainSection:
+        """This section for a client that does another amount of work, in the unit of `work`."""
+        if self.steps and amount:
+            return replace(self, steps=int(amount))
+        return replace(self, steps=0, epochs=amount)
+
+    def batches_per_epoch(self, num_examples: int, has_batch_norm: bool) -> int:
+        """The number of batches of an epoch. Batch norm has no statistics of one example, so it skips such a batch."""
+        full, rest = divmod(num_examples, self.batch)
+        skipped = (self.drop_last and full > 0) or (has_batch_norm and rest == 1)
+        return full + (rest > 0 and not skipped)
+
+    def local_epochs(self, num_examples: int, has_batch_norm: bool) -> float:
+        """The epochs of a client with this number of examples. Steps become the epochs that have as many batches."""
+        if not self.steps:
+            return self.epochs
+        batches = self.batches_per_epoch(num_examples, has_batch_norm)
+        return self.steps / batches if batches else 0
 
     def rate(self, round: int, step: int = 0, steps: int = 1) -> float:
         """The learning rate of a step of a client that takes `steps` steps in this round."""
@@ -87,8 +116,13 @@ class TrainSection:
         return self.schedule in ("polynomial", "cosine") or self.decay < 1 or self.warmup > 0
 
     def contradictions(self) -> list[str]:
-        """A sentence per key of the learning rate that does not fit the others."""
+        """A sentence per key that does not fit the others."""
         with_end, problems = self.schedule in ("polynomial", "cosine"), []
+        if self.steps and self.epochs != 1:
+            problems.append(
+                f"train.epochs: got {self.epochs:g}, but train.steps = {self.steps} says how long clients train. Leave "
+                "one of them out."
+            )
         if self.decay < 1 and self.schedule != "exponential":
             problems.append(
                 f'train.decay: got {self.decay:g}, but train.schedule = "{self.schedule}" does not use it. Leave it '
@@ -137,7 +171,7 @@ class Optimiser(NamedTuple):
         return {
             "first": zeros,
             "second": {name: value.clone() for name, value in zeros.items()},
-            "count": {"": torch.zeros(())},
+            "count": {"": next(iter(params.values())).new_zeros(())},
         }
 
     def step(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:

@@ -6,8 +6,9 @@ so both must be pure.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from protofed import draws
 from protofed.contract import require_loss
 from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
+from protofed.devices import CPU, moved
 from protofed.errors import UserError
 from protofed.examples import augmenter
 from protofed.net import selected
@@ -24,6 +26,7 @@ from protofed.optimiser import Optimiser, TrainSection
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from protofed.devices import Precision
     from protofed.examples import Examples
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "batch_schedule",
     "in_training",
     "num_steps",
+    "outcome_on_device",
     "params_for_testing",
     "take_part",
     "train_client",
@@ -41,10 +45,18 @@ __all__ = [
 ]
 
 
+_ROUNDING = 1e-6
+"""More than the rounding error of a number of batches that was divided and multiplied by that of an epoch."""
+
+
 def batch_schedule(
     site: Site, num_examples: int, phases: Sequence[Phase], training: TrainSection, purpose: str = "batches"
 ) -> list[list[list[Tensor]]]:
-    """Per phase and epoch the batches, as positions of examples. Every epoch is a new permutation."""
+    """Per phase and epoch the batches, as positions of examples. Every epoch is a new permutation.
+
+    A part of an epoch at the end belongs to the epoch before it, so that what is observed in the last one covers all
+    examples. If there is none before it, it is an epoch with fewer batches.
+    """
     generator = site.generator(purpose)
     if site.net.has_batch_norm and training.batch == 1:
         raise UserError(
@@ -52,15 +64,21 @@ def batch_schedule(
             "Use 2 or more."
         )
 
+    per_epoch = training.batches_per_epoch(num_examples, site.net.has_batch_norm)
+
     def epoch() -> list[Tensor]:
         if not num_examples:
             return []
-        batches = list(torch.randperm(num_examples, generator=generator).split(training.batch))
-        short = len(batches) > 1 and len(batches[-1]) < training.batch
-        too_small = site.net.has_batch_norm and len(batches[-1]) == 1  # batch norm has no statistics of one example
-        return batches[:-1] if (short and training.drop_last) or too_small else batches
+        return list(torch.randperm(num_examples, generator=generator).split(training.batch))[:per_epoch]
 
-    return [[epoch() for _ in range(phase.epochs)] for phase in phases]
+    def epochs(count: float) -> list[list[Tensor]]:
+        part = math.ceil(count % 1 * per_epoch - _ROUNDING)  # of an epoch, in batches
+        complete = [epoch() for _ in range(int(count) + (part == per_epoch > 0))]
+        if not 0 < part < per_epoch:
+            return complete
+        return [*complete[:-1], [*(complete[-1] if complete else []), *epoch()[:part]]]
+
+    return [epochs(phase.epochs) for phase in phases]
 
 
 def num_steps(schedule: list[list[list[Tensor]]]) -> int:
@@ -77,6 +95,10 @@ class Outcome:
     examples_seen: float = 0.0
     terms: dict[str, Tensor] = field(default_factory=dict)  # the terms of the loss, summed over the examples seen
     observed: tuple[Tensor, ...] = ()  # `Loss.observed`, summed over the steps of the last epoch
+
+    def on_cpu(self) -> Outcome:
+        """The outcome with its tensors on the CPU."""
+        return replace(self, **moved({key: getattr(self, key) for key in ("params", "terms", "observed")}, CPU))
 
     def add_step(self, loss: Loss, num_examples: int) -> None:
         """Add the loss of one step."""
@@ -103,10 +125,28 @@ def train_client(
 
     `down` is what `Method.prepare` returned. `purpose` separates the draws of training from those of tuning.
     """
-    net, outcome = site.net, Outcome({name: value.clone() for name, value in start.items()})
+    outcome = outcome_on_device(method, site, data, start, down, kept, phases, training, purpose)
+    return outcome.on_cpu()
+
+
+def outcome_on_device(
+    method: AnyMethod,
+    site: Site,
+    data: Examples,
+    start: Params,
+    down: Any,
+    kept: Any,
+    phases: Sequence[Phase],
+    training: TrainSection,
+    purpose: str = "batches",
+) -> Outcome:
+    """The outcome of `train_client` with its tensors on the device of the steps. No step reads a value back."""
+    data, net = data.for_steps, site.net
+    start, down, kept = moved((start, down, kept), data.device)
+    outcome = Outcome({name: value.clone() for name, value in start.items()})
     schedule = batch_schedule(site, len(data), phases, training, purpose)
     total = num_steps(schedule)
-    with in_training(net):
+    with in_training(net, training.precision):
         for phase, epochs in zip(phases, schedule, strict=True):
             names = trainable_names(net, start, phase)
             state = Optimiser(training, 0.0).start({name: outcome.params[name] for name in names})
@@ -118,7 +158,7 @@ def train_client(
                     batch = Batch.of(*data.take(positions, augment))
                     trainable = {name: outcome.params[name].detach().requires_grad_() for name in names}
                     key = draws.derive(site.seed, purpose, "dropout", *step)
-                    with draws.DerivedDropout(torch.tensor(key)):
+                    with draws.DerivedDropout(torch.tensor(key, device=data.device)):
                         loss = require_loss(method, method.loss(net, outcome.params | trainable, batch, down, kept))
                     grads = torch.autograd.grad(
                         loss.total, list(trainable.values()), allow_unused=True, materialize_grads=True
@@ -138,7 +178,7 @@ def take_part(
     """A client's round up to the end of training: it receives the message, checks the parameters, and trains."""
     start = method.receive(kept, down)
     client.net.check(start)
-    phases = method.phases(training.epochs)
+    phases = method.phases(training.local_epochs(client.num_examples, client.net.has_batch_norm))
     outcome = train_client(method, client, client.data, start, method.prepare(down), kept, phases, training)
     return as_trained(client, kept, down, start, outcome, training), outcome
 
@@ -161,7 +201,7 @@ def as_trained(
 
 def params_for_testing(method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection) -> Params:
     """The parameters that a client is tested with: those it would start from, after tuning if the method tunes."""
-    phases = method.tune(training.epochs)
+    phases = method.tune(training.local_epochs(client.num_examples, client.net.has_batch_norm))
     params = method.tune_start(kept, down) if phases else method.receive(kept, down)
     client.net.check(params)
     if not phases:
@@ -190,11 +230,16 @@ def trainable_names(net: Net, params: Params, phase: Phase) -> list[str]:
 
 
 @contextmanager
-def in_training(net: Net) -> Iterator[None]:
-    """Inside this block, dropout and batch norm are in training mode, and draws from global generators are errors."""
+def in_training(net: Net, precision: Precision = "float32") -> Iterator[None]:
+    """Inside this block, dropout and batch norm are in training mode, and draws from global generators are errors.
+
+    The layers of the net compute in `precision`; everything else, such as the loss, computes in float32.
+    """
     net.train(True)
+    net.precision = precision
     try:
         with draws.no_global_draws(f"net {net.name}"):
             yield
     finally:
         net.train(False)
+        net.precision = "float32"

@@ -16,6 +16,7 @@ from protofed.deploy.client_store import ClientStore, StoredRound, newest_run
 from protofed.deploy.ledger import Ledger, read_ledger
 from protofed.deploy.policy import Policy
 from protofed.deploy.settings import EXPERIMENT_FILE, read_client_settings
+from protofed.devices import choose_device
 from protofed.engines.engine import RoundPlan
 from protofed.engines.flower.client_answers import MessageFigures
 from protofed.engines.flower.wire import content_hash
@@ -25,6 +26,7 @@ from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.calibration import fit_temperatures
 from protofed.experiment.config import Config, read_toml
+from protofed.experiment.member_copies import placed_members
 from protofed.experiment.member_nets import build_nets, counts_by_share, load_net_weights
 from protofed.experiment.members import Members
 from protofed.experiment.results import client_model
@@ -219,7 +221,8 @@ class ClientWork:
     def _loop(self, task: MessageFigures, data: ClientData, before: StoredRound | None) -> Loop:
         """The specification of all engines, for this client alone, with the state that the client kept."""
         config = self.config
-        parts = (self.members(task, data), config.method, config.train, config.run.seed)
+        members = placed_members(self.members(task, data), choose_device(config.engine.device))
+        parts = (members, config.method, config.train, config.run.seed)
         if config.privacy.is_on and data.own_statistics and config.privacy.encoder != "none":
             raise UserError("privacy.encoder: the inputs are normalised by this client's data. Use constants.")
         # the noise must not follow from the seed, which the server knows

@@ -215,9 +215,8 @@ def _counted(client: Description, labels: ClassNames, image_labels: ClassNames) 
             counts[labels.index(label)] = count
         numbers = [image_labels.index(label) for label, _ in client["images"]]
         y = torch.tensor(numbers) if image_labels else counts.nonzero().flatten()
+        constants = {key: getattr(empty, key) for key in ("scale", "mean", "std", "fill")}
         parts.append(
-            CountedExamples(
-                empty.x, y, torch.arange(len(y)), empty.scale, empty.mean, empty.std, empty.fill, mask, size, counts
-            )
+            CountedExamples(empty.x, y, torch.arange(len(y)), **constants, mask=mask, size=size, counts=counts)
         )
     return _Pair(*parts)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from protofed.devices import CPU
 from protofed.engines.loop import Loop
 from protofed.engines.pool import Pool
 from protofed.engines.stacked import Stacked
@@ -13,6 +14,8 @@ from protofed.engines.threads import cores
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from protofed.core import AnyMethod, Net
     from protofed.engines.engine import Clients, Engine
     from protofed.examples import Examples
@@ -42,17 +45,23 @@ def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tu
     return "stacked", f"the nets are small ({size}), so training them together is faster"
 
 
-def choose_workers(nets: Sequence[Net], train: Sequence[Examples], epochs: int, clients_per_round: int) -> int:
+def choose_workers(nets: Sequence[Net], train: Sequence[Examples], epochs: float, clients_per_round: int) -> int:
     """The number of processes for `engine.workers = 0`. It changes the time that a run takes and nothing else."""
     work = sum(net.cost * len(examples) for net, examples in zip(nets, train, strict=True))
     per_round = work * clients_per_round / len(nets) * epochs
-    if not hasattr(os, "fork") or per_round < _WORTH_WORKERS:
+    on_gpu = any(examples.for_steps.device != CPU for examples in train)
+    if not hasattr(os, "fork") or on_gpu or per_round < _WORTH_WORKERS:
         return 1
     return min(cores(), len(nets))
 
 
-def check_workers(workers: int) -> None:
-    """Raise an error if there are so many processes that they would block this machine."""
+def check_workers(workers: int, device: torch.device = CPU) -> None:
+    """Raise an error if there are so many processes that they would block this machine, or more than one for a GPU."""
+    if workers > 1 and device != CPU:
+        raise UserError(
+            f"engine.workers: got {workers:,}, but forked processes cannot share a GPU (engine.device = "
+            f'"{device}"). Use 1, or 0 to let protofed choose.'
+        )
     if workers > _MOST_PER_CORE * cores():
         raise UserError(
             f"engine.workers: got {workers:,}, but this machine has {cores()} cores. "

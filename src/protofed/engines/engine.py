@@ -38,7 +38,7 @@ class RoundPlan(NamedTuple):
     """Exceptions for single clients in a round."""
 
     examined: Collection[int] = ()  # clients whose model is scored on the balanced test set right after training
-    epochs: Mapping[int, int] = {}  # clients that train for another number of epochs than [train] says
+    work: Mapping[int, float] = {}  # clients that do another number of epochs, or of steps, than [train] says
 
 
 ORDINARY = RoundPlan()

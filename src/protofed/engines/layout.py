@@ -60,6 +60,12 @@ def _convolution_inputs(
     """The inputs of `Convolution`; None for a convolution that `vmap` handles well without it."""
     if bias is None or input.dim() != 4 or isinstance(padding, str):
         return None
+    kind = input.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(
+        kind
+    ):  # below autocast, operations no longer choose their type
+        dtype = torch.get_autocast_dtype(kind)
+        input, weight, bias = (value.to(dtype) for value in (input, weight, bias))
     return input, weight, bias, (*map(_as_pair, (stride, padding, dilation)), False, (0, 0)), groups
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from protofed.contract import checked, is_ours
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
+from protofed.devices import moved
 from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split, ignore_progress
 from protofed.engines.loss_check import check_loss
 from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
@@ -75,7 +75,7 @@ class Loop:
         """Train one client."""
         client, kept = self.client(number, round)
         self.try_loss(client, kept, down)
-        training = replace(self.training, epochs=self.epochs(number, plan))
+        training = self.training.with_work(self.work(number, plan))
         return self.finish(number, *take_part(self.method, client, kept, down, training), plan)
 
     def try_loss(self, client: Client, kept: Any, down: Any, stacked: bool = False) -> None:
@@ -88,14 +88,14 @@ class Loop:
         if check_loss(self.method, client, start, prepared, kept, stacked):
             self.tried.add(key)
 
-    def epochs(self, number: int, plan: RoundPlan) -> int:
-        """How many epochs a client trains."""
-        return plan.epochs.get(number, self.training.epochs)
+    def work(self, number: int, plan: RoundPlan) -> float:
+        """How much a client trains: steps if the experiment counts them, or epochs."""
+        return plan.work.get(number, self.training.work)
 
     def finish(self, number: int, trained: Trained[Any, Any], outcome: Outcome, plan: RoundPlan) -> Report:
         """Store what a client keeps, and report what it uploads and how its training went."""
         kept = self.kept[number] = checked(self.method, "keep", self.method.keep(trained))
-        work = self.epochs(number, plan) / max(1, self.training.epochs)
+        work = self.work(number, plan) / self.training.work if self.training.work else 0.0
         message = checked(self.method, "upload", self.method.upload(trained))
         upload = Upload(number, trained.num_examples, outcome.steps, work, message, trained.round)
         terms = {name: float(value) for name, value in outcome.terms.items()}
@@ -105,6 +105,7 @@ class Loop:
     def hits(self, client: Client, params: Params, down: Any, kept: Any) -> Hits:
         """The correct predictions of a model on the balanced test set."""
         net, parts = client.net, with_input_shape(self.clients.balanced, client.net.shape)
+        params, down, kept = moved((params, down, kept), client.data.for_steps.device)
 
         def predict(x: Tensor) -> Scores:
             return net.at_image_size(self.method.predict(net, params, x, down, kept), len(x))
@@ -129,6 +130,7 @@ class Loop:
         """Evaluate one client."""
         client, kept = self.client(number, round)
         params = params_for_testing(self.method, client, kept, down, self.training)
+        params, down, kept = moved((params, down, kept), client.data.for_steps.device)
         net, own = client.net, client.data.class_counts(client.net.classes) > 0  # the classes it trains on
 
         def predict(x: Tensor) -> Scores:

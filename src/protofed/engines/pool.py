@@ -52,7 +52,7 @@ class Job(NamedTuple):
     round: int
     clients: list[int]
     examined: list[int] = []
-    epochs: dict[str, int] = {}
+    work: dict[str, float] = {}
 
 
 class Answer(NamedTuple):
@@ -118,9 +118,9 @@ class Pool:
 
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Train the inner engine's groups of clients, those with the most examples first."""
-        epochs = {str(client): number for client, number in plan.epochs.items()}
+        work = {str(client): amount for client, amount in plan.work.items()}
         groups = self.inner.groups(round, downs, plan)
-        jobs = [Job("train", round, group, sorted(plan.examined), epochs) for group in groups]
+        jobs = [Job("train", round, group, sorted(plan.examined), work) for group in groups]
         jobs.sort(key=lambda job: -sum(self.sizes[client] for client in job.clients))
         reports = []
         for answer in self._do(jobs, downs):
@@ -258,7 +258,7 @@ def _work(
     uploads: dict[str, Any] = {}
     changed: list[int] = []
     if job["kind"] == "train":
-        plan = RoundPlan(job["examined"], {int(client): epochs for client, epochs in job["epochs"].items()})
+        plan = RoundPlan(job["examined"], {int(client): amount for client, amount in job["work"].items()})
         reports = engine.train_group(job["round"], downs, plan)
         entries = [
             {

@@ -18,6 +18,8 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from protofed.engines.gpu_graph import captured
+
 PATIENCE = 30
 """Steps of a kind that run normally before one is recorded. Recording takes about as long as these steps."""
 _FAST_NAMES = {
@@ -62,7 +64,7 @@ class Replayed:
 
     def __call__(self, *inputs: Any) -> Any:
         leaves, spec = tree_flatten(inputs)
-        kind = (spec, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
+        kind = (spec, *((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves))
         if kind not in self.recorded:
             self.calls[kind] = self.calls.get(kind, 0) + 1
             if self.calls[kind] <= self.patience:
@@ -88,7 +90,7 @@ class Replayed:
             _shorten_views(module, inputs)
         _use_fast_names(module)
         module.recompile()
-        return Recorded(module.forward, out_specs[-1])
+        return Recorded(captured(module.forward, leaves), out_specs[-1])
 
 
 def _operations(module: GraphModule) -> list[Any]:
@@ -110,7 +112,7 @@ def _make_constants(module: GraphModule) -> None:
 class MemoryLayout(NamedTuple):
     """The memory of a tensor and the order of its elements."""
 
-    memory: tuple[Any, ...]  # address, offset, type, and whether its elements are conjugated or negated
+    memory: tuple[Any, ...]  # storage, offset, type, and whether its elements are conjugated or negated
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -119,14 +121,14 @@ class LayoutRecorder(Interpreter):
     """Runs a recorded step and stores the layout of each of its tensors in `layouts`."""
 
     def __init__(self, module: GraphModule) -> None:
-        super().__init__(module, garbage_collect_values=False)  # no address is used twice: equal addresses are views
+        super().__init__(module, garbage_collect_values=False)  # no storage is freed: equal ones are views
         self.layouts: dict[Node, MemoryLayout] = {}
 
     def run_node(self, node: Node) -> Any:
         result = super().run_node(node)
         if isinstance(result, Tensor) and result.layout is torch.strided:
             reading = result.dtype, result.is_conj(), result.is_neg()
-            memory = result.untyped_storage().data_ptr(), result.storage_offset(), *reading
+            memory = result.untyped_storage()._cdata, result.storage_offset(), *reading
             self.layouts[node] = MemoryLayout(memory, tuple(result.shape), result.stride())
         return result
 

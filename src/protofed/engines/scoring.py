@@ -46,14 +46,14 @@ def with_head_among(scores: dict[str, Tensor], classes: Tensor) -> dict[str, Ten
     """
     if "head" not in scores:
         return scores
-    return {**scores, "head_own": scores["head"].masked_fill(~classes, -torch.inf)}
+    return {**scores, "head_own": scores["head"].masked_fill(~classes.to(scores["head"].device), -torch.inf)}
 
 
 @torch.no_grad()
 def tally(predict: Callable[[Tensor], dict[str, Tensor]], examples: Examples) -> dict[str, int]:
     """The number of correct predictions per way of predicting; {} if `predict` has no way."""
     correct: dict[str, int] = {}
-    for x, y in examples.batches(EVALUATION_BATCH):
+    for x, y in examples.for_steps.batches(EVALUATION_BATCH):
         predictions = predict(x)
         if not predictions:  # the other batches would give none either
             break
@@ -66,7 +66,7 @@ def tally(predict: Callable[[Tensor], dict[str, Tensor]], examples: Examples) ->
 def class_hits(predict: Callable[[Tensor], dict[str, Tensor]], parts: Sequence[Examples], classes: int) -> Hits:
     """The number of correct predictions per way of predicting and class, over the examples of all parts."""
     correct: dict[str, Tensor] = {}
-    for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
+    for x, y in (batch for part in parts for batch in part.for_steps.batches(EVALUATION_BATCH)):
         labels = y.flatten()
         for way, scores in predict(x).items():
             correct[way] = correct.get(way, 0) + torch.bincount(labels[hit(scores, labels)], minlength=classes)
@@ -87,7 +87,7 @@ def pixel_counts(
 ) -> dict[str, Counts]:
     """Per way of predicting the labelled pixels of all parts by true and predicted class, summed batch by batch."""
     counts: dict[str, Tensor] = {}
-    for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
+    for x, y in (batch for part in parts for batch in part.for_steps.batches(EVALUATION_BATCH)):
         for way, scores in predict(x).items():
             rows, labels = labelled(scores, y)
             answers = predicted(rows)

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map, tree_unflatten
 from protofed import draws
 from protofed.batch import Batch, labels_and_weights
 from protofed.contract import require_loss
+from protofed.devices import moved
 from protofed.engines.layout import ClientsAsChannels, clients_last
 from protofed.engines.trees import StackedTrees, tree_shapes
 from protofed.examples import augmenter
@@ -55,13 +56,23 @@ def train_together(
 
     Their phases must be equal; only the numbers of epochs may differ.
     """
+    return [outcome.on_cpu() for outcome in outcomes_on_device(method, trainees, training, make_step)]
+
+
+def outcomes_on_device(
+    method: AnyMethod, trainees: Sequence[Trainee], training: TrainSection, make_step: MakeStep
+) -> list[Outcome]:
+    """The outcomes of `train_together` with their tensors on the device of the steps. No step reads a value back."""
     net, start = trainees[0].client.net, trainees[0].start
+    device = trainees[0].client.data.for_steps.device
     schedules = [
         batch_schedule(trainee.client, trainee.client.num_examples, trainee.phases, training, _PURPOSE)
         for trainee in trainees
     ]
-    outcomes = [Outcome({name: value.clone() for name, value in trainee.start.items()}) for trainee in trainees]
-    with in_training(net):
+    outcomes = [
+        Outcome({name: value.to(device, copy=True) for name, value in trainee.start.items()}) for trainee in trainees
+    ]
+    with in_training(net, training.precision):
         for number, phase in enumerate(trainees[0].phases):
             names = trainable_names(net, start, phase)
             plans = [
@@ -69,8 +80,8 @@ def train_together(
                 for trainee, outcome, schedule in zip(trainees, outcomes, schedules, strict=True)
             ]
             order = sorted(range(len(plans)), key=lambda position: -len(plans[position].batches))
-            down = StackedTrees([trainees[position].down for position in order])
-            kept = StackedTrees([trainees[position].kept for position in order])
+            down = StackedTrees([trainees[position].down for position in order]).on(device)
+            kept = StackedTrees([trainees[position].kept for position in order]).on(device)
             step = make_step(
                 (id(net), phase.clipped_separately, down.key, kept.key, tree_shapes(start)),
                 partial(_mapped_step, method, net, phase, training, down, kept),
@@ -164,9 +175,10 @@ class StackedPhase:
         self.plans, self.down, self.kept = plans, down, kept
         self.names, self.training, self.step = names, training, step
         self.steps = [len(plan.batches) for plan in plans]
-        first = plans[0].client.data
+        first = plans[0].client.data.for_steps
+        self.device = first.device
         self.one_array = not training.augment and all(
-            plan.client.data.x is first.x and plan.client.data.input == first.input for plan in plans
+            plan.client.data.for_steps.x is first.x and plan.client.data.input == first.input for plan in plans
         )
         """True if all clients' examples are in one array and normalised equally: one call takes a batch of all."""
 
@@ -214,7 +226,7 @@ class StackedPhase:
         begins = [plan.last_epoch == step for plan in self.plans[: len(observed[0])]]
         if not any(begins):
             return observed
-        mask = torch.tensor(begins)
+        mask = torch.tensor(begins, device=self.device)
         return tuple(torch.where(mask.reshape(-1, *[1] * (value.dim() - 1)), 0, value) for value in observed)
 
     def _store(self, first: int, end: int, state: StackState) -> None:
@@ -245,18 +257,18 @@ class StackedPhase:
             if self.one_array:
                 rows[:, number] = plan.client.data.index[rows[:, number]]
         weights = (torch.arange(size) < sizes.unsqueeze(-1)).float()
-        return StepInputs(rows, weights, sizes, keys, rates)
+        return StepInputs(*moved((rows, weights, sizes, keys, rates), self.device))
 
     def _batch(self, step: int, rows: Tensor, weights: Tensor) -> Batch:
         """The batches of all clients in a step, each tensor [clients, ...], for rows and weights [clients, batch]."""
         if self.one_array:
-            data = self.plans[0].client.data
-            x, y = data.normalised(data.x[rows.reshape(-1)]).unflatten(0, rows.shape), data.targets(rows)
+            taken = self.plans[0].client.data.for_steps.at_rows(rows.reshape(-1))
+            x, y = (part.unflatten(0, rows.shape) for part in taken)
         else:
             parts = []
             for plan, positions in zip(self.plans, rows, strict=False):
                 augment = augmenter(self.training.augment, plan.key("augment", step))
-                parts.append(plan.client.data.take(positions, augment))
+                parts.append(plan.client.data.for_steps.take(positions, augment))
             x, y = (torch.stack(part) for part in zip(*parts, strict=True))
         ordered = x if self.plans[0].client.net.channels_first else clients_last(x)
         return Batch(ordered, *labels_and_weights(y, weights))

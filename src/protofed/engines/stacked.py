@@ -14,7 +14,7 @@ from protofed.training import as_trained
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from protofed.core import AnyMethod
+    from protofed.core import AnyMethod, Client, Phase
     from protofed.training import TrainSection
 
 LARGEST_STACK = 10
@@ -40,7 +40,7 @@ class Stacked(Loop):
         for number, down in downs.items():
             client, kept = self.client(number, round)
             alone = number if client.net.trains_alone else None
-            phases = tuple(phase._replace(epochs=0) for phase in self.method.phases(self.epochs(number, plan)))
+            phases = tuple(phase._replace(epochs=0) for phase in self.phases(client, plan))
             alike.setdefault((id(client.net), alone, phases, tree_shapes(down), tree_shapes(kept)), []).append(number)
         stacks = []
         for numbers in alike.values():
@@ -66,8 +66,8 @@ class Stacked(Loop):
         different = {id(down): down for down in downs.values()}
         prepared = {key: self.method.prepare(down) for key, down in different.items()}
         trainees = [
-            Trainee(client, start, prepared[id(down)], kept, self.method.phases(self.epochs(number, plan)))
-            for client, start, kept, (number, down) in zip(clients, starts, kepts, downs.items(), strict=True)
+            Trainee(client, start, prepared[id(down)], kept, self.phases(client, plan))
+            for client, start, kept, down in zip(clients, starts, kepts, downs.values(), strict=True)
         ]
         outcomes = train_together(self.method, trainees, self.training, self.step_for)
         reports = []
@@ -75,6 +75,12 @@ class Stacked(Loop):
             trained = as_trained(client, kept, downs[number], start, outcome, self.training)
             reports.append(self.finish(number, trained, outcome, plan))
         return reports
+
+    def phases(self, client: Client, plan: RoundPlan) -> tuple[Phase, ...]:
+        """The phases of a client's training."""
+        assert client.client is not None
+        training = self.training.with_work(self.work(client.client, plan))
+        return self.method.phases(training.local_epochs(client.num_examples, client.net.has_batch_norm))
 
     def step_for(self, key: Any, build: Callable[[], Step]) -> Step:
         """The step for stacks of a kind: built once, then used again."""

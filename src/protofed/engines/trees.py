@@ -33,6 +33,11 @@ class StackedTrees:
         ]
         return str(self.spec), tuple(self.dims), *per_client
 
+    def on(self, device: torch.device) -> StackedTrees:
+        """The same trees with their leaves on a device."""
+        self.leaves = [leaf.to(device) for leaf in self.leaves]
+        return self
+
     def first(self, count: int) -> list[Tensor]:
         """The leaves for the first `count` clients."""
         return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]

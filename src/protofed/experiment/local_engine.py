@@ -28,8 +28,10 @@ def make_local_engine(config: Config, members: Members) -> Engine:
             f'engine.name: got "{config.engine.name}", but with [privacy] clients are trained one after the other. '
             'Use "auto" or "loop".'
         )
+    training, examples = config.train, sum(map(len, members.train))
+    epochs = training.steps * training.batch * len(members) / max(1, examples) if training.steps else training.epochs
     workers = config.engine.workers or choose_workers(
-        members.nets, members.train, config.train.epochs, clients_per_round(config, len(members))
+        members.nets, members.train, epochs, clients_per_round(config, len(members))
     )
     if config.privacy.is_on:
         epsilon_after(config.method, config.privacy, config.train, config.run.rounds)  # now, not after the last round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ class Roster(NamedTuple):
 
     sampled: list[int]  # the clients that get the server's message
     clients: list[int]  # the clients that train: the sampled ones, without slow ones if these are dropped
-    slow: dict[int, int]  # the epochs of each slow client that trains
+    slow: dict[int, float]  # the epochs (or steps, with train.steps) of each slow client that trains
 
 
 def draw_roster(config: Config, members: Members, number: int) -> Roster:
@@ -26,8 +27,11 @@ def draw_roster(config: Config, members: Members, number: int) -> Roster:
     sampled, system = draw_clients(config, members, number), config.system
     generator = draws.generator(config.run.seed, "slow", number, None)
     positions = torch.randperm(len(sampled), generator=generator)[: round(system.slow * len(sampled))].tolist()
-    epochs = torch.randint(config.train.epochs + 1, (len(positions),), generator=generator).tolist()
-    slow = {sampled[position]: count for position, count in sorted(zip(positions, epochs, strict=True))}
+    planned = config.train.work
+    amounts = torch.randint(math.ceil(planned) + 1, (len(positions),), generator=generator).tolist()
+    slow = {
+        sampled[position]: min(amount, planned) for position, amount in sorted(zip(positions, amounts, strict=True))
+    }
     if system.late == "drop":
         return Roster(sampled, [client for client in sampled if client not in slow], {})
     return Roster(sampled, sampled, slow)

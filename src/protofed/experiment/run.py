@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofed.contract import explaining_errors
+from protofed.devices import choose_device
 from protofed.engines.choice import check_workers, choose_engine
 from protofed.engines.memory import keep_freed_memory
 from protofed.engines.threads import one_thread
@@ -17,6 +18,7 @@ from protofed.examples import check_augmentation
 from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config, changed_keys
 from protofed.experiment.folder import Folder, uninterrupted
+from protofed.experiment.member_copies import placed_members
 from protofed.experiment.members import Members
 from protofed.experiment.own_code import with_relative_paths, write_code
 from protofed.experiment.pixels import check_pixel_labels
@@ -79,12 +81,13 @@ def run(
         for watcher in watchers:
             watcher.preparing(text)
 
+    device = choose_device(config.engine.device)
+    check_workers(config.engine.workers, device)
     members = federation.members(config) if federation else Members.of(config, say, nets)
     members.check_nets(label(config.method_name), config.method)
     check_pixel_labels(members, label(config.method_name), config.method)
     for train in members.train:
         check_augmentation(config.train.augment, train.x)
-    check_workers(config.engine.workers)
     config = resolve_engine(config.with_clients(len(members)), members)
     for name in config.run.all_watchers() if out is not None else ():
         WATCHERS.find(name)[1].require()
@@ -95,17 +98,19 @@ def run(
         trusting(trust_code),
         open_run_folder(out, resume, config, members) as folder,
     ):
-        runner = Runner(config, members, folder, watchers)
+        runner = Runner(config, placed_members(members, device), folder, watchers)
         try:
             with uninterrupted():
                 runner.resume() if resume else runner.start()
-            return runner.go()
+            result = runner.go()
+            return replace(result, state=result.state._replace(members=members))  # frees the copies on a GPU
         finally:
             runner.close()
 
 
 def resolve_engine(config: Config, members: Members) -> Config:
-    """The experiment with a chosen engine instead of `auto`. An engine that is named stays."""
+    """The experiment with a chosen engine and device instead of `auto`. Those that are named stay."""
+    config = replace(config, engine=replace(config.engine, device=str(choose_device(config.engine.device))))
     if config.engine.name != "auto":
         return config
     per_round = clients_per_round(config, len(members))

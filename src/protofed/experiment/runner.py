@@ -231,7 +231,7 @@ class Runner:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
         row |= cost_columns([report.upload.message for report in usable], downs.values())
         if self.config.system.slow:
-            row["slow"] = {str(client): epochs for client, epochs in roster.slow.items()}
+            row["slow"] = {str(client): amount for client, amount in roster.slow.items()}
             row["late"] = [client for client in roster.sampled if client not in roster.clients]
         row |= self.safeguards.columns(self.evaluations)
         row["clients"] = roster.clients

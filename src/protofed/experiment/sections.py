@@ -15,6 +15,7 @@ from pydantic import BeforeValidator
 
 from protofed.data.table.client_tables import TableOptions
 from protofed.data.table.recipe import Scaling
+from protofed.devices import check_device_name
 from protofed.experiment.accuracy import Reporting
 from protofed.experiment.unknown import Rule
 from protofed.nets import Design
@@ -174,7 +175,7 @@ class SystemSection:
     """The [system] section: clients that are slow."""
 
     slow: Annotated[float, Ge(0), Le(1)] = 0.0
-    """fraction of a round's clients that are slow; each trains for a random number of epochs, 0 to train.epochs"""
+    """fraction of a round's clients that are slow; each does a random number of epochs, 0 to train.epochs (or steps)"""
     late: Literal["keep", "drop"] = "keep"
     """keep: the partial work of slow clients counts; drop: slow clients are left out of the round"""
 
@@ -190,6 +191,8 @@ class EngineSection:
     """number of processes; 0: one per core if the run is large enough to benefit; results do not depend on it"""
     memory: Annotated[float, Gt(0)] = 1.0
     """gigabytes of memory for what clients keep between rounds; more is read from disk when it is needed"""
+    device: Annotated[str, BeforeValidator(check_device_name)] = "cpu"
+    """where clients train and are tested: cpu, cuda, cuda:1 (the second GPU), mps, or auto (a GPU if there is one)"""
     reason: str = ""
     """why `auto` chose this engine; filled in by the run, leave it empty"""
 

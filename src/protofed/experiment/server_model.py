@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protofed.devices import moved
 from protofed.engines.scoring import labelled, pixel_counts, tally
 from protofed.experiment.pixels import server_overlap_columns
 from protofed.net import EVALUATION_BATCH
@@ -25,6 +26,7 @@ Predict = Callable[[Tensor], "Scores"]
 def server_predictor(method: AnyMethod, members: Members, server: Any) -> Predict:
     """The scores of the server's model for inputs; {} if it has none."""
     net = members.nets[0]
+    server = moved(server, members.balanced[0].for_steps.device) if members.balanced else server
 
     def predict(x: Tensor) -> Scores:
         return net.at_image_size(method.predict_global(net, server, x), len(x))
@@ -61,12 +63,12 @@ def _accuracies(predict: Predict, parts: Sequence[Examples]) -> dict[str, float]
 @torch.no_grad()
 def mean_cross_entropy(predict: Predict, parts: Sequence[Examples]) -> float | None:
     """The mean cross-entropy of the head over the examples of all parts; None without examples or without a head."""
-    total, number = torch.zeros((), dtype=torch.double), 0
-    for x, y in (batch for part in parts for batch in part.batches(EVALUATION_BATCH)):
+    total, number = 0.0, 0
+    for x, y in (batch for part in parts for batch in part.for_steps.batches(EVALUATION_BATCH)):
         predictions = predict(x)
         if "head" not in predictions:
             return None
         scores, labels = labelled(predictions["head"], y)
-        total += F.cross_entropy(scores, labels, reduction="sum").double()
+        total += float(F.cross_entropy(scores, labels, reduction="sum"))
         number += len(labels)
-    return float(total) / number if number else None
+    return total / number if number else None

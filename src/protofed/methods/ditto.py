@@ -57,7 +57,7 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
         """Both models: the shared one, and the personal one as parameters that the method adds."""
         return {**down.params, **{f"{ADDED}{name}": value for name, value in kept.params.items()}}
 
-    def phases(self, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, epochs: float) -> tuple[Phase, ...]:
         """Both models train in the same steps, but do not influence each other's gradient clipping."""
         return (Phase(epochs, clipped_separately=(ADDED,)),)
 

@@ -50,7 +50,7 @@ class FedBABU(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     def join(self, client: Client) -> KeptModel:
         return KeptModel(selected(client.fresh_params(same=True), "body.") if self.tune_from == "client" else {})
 
-    def phases(self, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, epochs: float) -> tuple[Phase, ...]:
         """Local update: the head does not train."""
         return (Phase(epochs, ("body.",)),)
 
@@ -63,7 +63,7 @@ class FedBABU(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
         return Weights({**server.params, **average_uploads(uploads, equal=self.weights == "equal")})
 
-    def tune(self, epochs: int) -> tuple[Phase, ...]:
+    def tune(self, epochs: float) -> tuple[Phase, ...]:
         """Personalisation: all layers train."""
         return (Phase(self.fine_tune),) if self.fine_tune else ()
 

@@ -70,7 +70,7 @@ class FedNH(SharedModel, Method[Weights, Weights, ModelWithPrototypes, Nothing])
         head[site.net.linear_head] = spread(site.net.classes, site.net.dim, site.seed).clone()
         return Weights(params | head | ({_SCALE: torch.tensor(self.scale)} if self.learn_scale else {}))
 
-    def phases(self, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, epochs: float) -> tuple[Phase, ...]:
         """Algorithm 1, line 13: the head is fixed."""
         return (Phase(epochs, ("body.", ADDED)),)
 

@@ -18,7 +18,7 @@ class FedRep(FedPer):
     head_epochs: Annotated[int, Ge(0)] = 10
     """Epochs in which only the private part trains (its paper and FedNH's runs: 10; FedProto's tables: 1)."""
 
-    def phases(self, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, epochs: float) -> tuple[Phase, ...]:
         """Its Algorithm 1: the head with the body fixed, then the body with the head fixed."""
         head_epochs = self.head_epochs if epochs else 0  # a client that does no work trains nothing
         return Phase(head_epochs, (f"not {self.shared_part}",)), Phase(epochs, (self.shared_part,))

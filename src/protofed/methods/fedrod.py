@@ -75,7 +75,7 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
     def receive(self, kept: KeptHead, down: Weights) -> Params:
         return {**down.params, **kept.params}
 
-    def phases(self, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, epochs: float) -> tuple[Phase, ...]:
         if self.personal == "together":
             return (Phase(epochs, clipped_separately=(ADDED,)),)
         return Phase(epochs, (f"not {ADDED}",)), Phase(epochs, (ADDED,))

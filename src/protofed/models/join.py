@@ -63,7 +63,7 @@ class Newcomer:
     train: int  # training examples
     test: int  # test examples
     steps: int  # optimiser steps of its training with the run
-    spent: int  # epochs of all phases, and of training alone
+    spent: float  # epochs of all phases, and of training alone
     given: list[str]  # the tensors that started from `layers` and not at random
     shared: bool  # whether it started from weights that the run shares instead
     downloaded: int  # numbers that the server sent
@@ -171,7 +171,7 @@ def join(
     has_class = examples.class_counts(len(labels)) > 0
     message = invitation.message
     down = message if method.compares_classes else _without_other_classes(message, has_class)
-    training = replace(config.train, epochs=epochs)
+    training = replace(config.train, epochs=epochs, steps=0)
     with one_thread():
         trained, _ = take_part(method, client, method.join(client), down, training)
         kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)

@@ -144,7 +144,7 @@ def train_encoder(config: Config, datasets: Sequence[Dataset], num_threads: int,
     titles = [dataset_title(data.name, data.remark) for data in datasets]
     say(
         f"{net.name} on {', '.join(titles)}: {len(examples):,} training images at {height}x{width}x3, "
-        f"{len(labels)} classes, {quantity(config.train.epochs, 'epoch')}, {quantity(num_threads, 'thread')}"
+        f"{len(labels)} classes, {quantity(_epochs(config.train), 'epoch')}, {quantity(num_threads, 'thread')}"
     )
     for note in notes:
         say(note)
@@ -173,11 +173,21 @@ def train_encoder(config: Config, datasets: Sequence[Dataset], num_threads: int,
     return Pretrained(model, accuracy, majority, json.dumps(about))
 
 
+def _epochs(training: TrainSection) -> int:
+    """The number of epochs; an error if it is not a whole number, or if steps are given instead."""
+    if training.steps or training.epochs % 1:
+        raise UserError(
+            f"Pre-training takes a whole number of epochs, but got train.epochs = {training.epochs:g} and "
+            f"train.steps = {training.steps}. Use --epochs."
+        )
+    return int(training.epochs)
+
+
 def _with_cosine(training: TrainSection) -> TrainSection:
     """The [train] section with a cosine over all epochs in place of the default schedule."""
     if training.schedule != "exponential" or training.decay < 1 or not training.epochs:
         return training
-    with_cosine = replace(training, schedule="cosine", decay_rounds=training.epochs)
+    with_cosine = replace(training, schedule="cosine", decay_rounds=_epochs(training))
     if problems := with_cosine.contradictions():
         raise ConfigError(problems)
     return with_cosine
@@ -185,9 +195,9 @@ def _with_cosine(training: TrainSection) -> TrainSection:
 
 def train_epochs(config: Config, net: Net, examples: Examples, say: Say) -> Params:
     """The parameters after all epochs. Every epoch is reported in a line."""
-    training, seed = _with_cosine(config.train), config.run.seed
+    training, seed, epochs = _with_cosine(config.train), config.run.seed, _epochs(config.train)
     params, begin = Client(net, seed, 0, 0, 1, examples).fresh_params(), perf_counter()
-    for epoch in range(training.epochs):
+    for epoch in range(epochs):
         client = Client(net, seed, epoch, 0, 1, examples)
         outcome = train_client(Local(), client, examples, params, (), (), (Phase(1),), training)
         loss = float(sum(outcome.terms.values())) / max(1.0, outcome.examples_seen)
@@ -196,9 +206,9 @@ def train_epochs(config: Config, net: Net, examples: Examples, say: Say) -> Para
                 f"Training diverged in epoch {epoch + 1}: the loss or a weight is not finite. Try a smaller --lr."
             )
         params, seconds = outcome.params, perf_counter() - begin
-        seconds_left = seconds / (epoch + 1) * (training.epochs - epoch - 1)
+        seconds_left = seconds / (epoch + 1) * (epochs - epoch - 1)
         say(
-            f"epoch {epoch + 1}/{training.epochs}  loss {loss:.3f}  lr {training.rate(epoch):.4g}  "
+            f"epoch {epoch + 1}/{epochs}  loss {loss:.3f}  lr {training.rate(epoch):.4g}  "
             f"time {duration(seconds)}  left {duration(seconds_left)}"
         )
     return params

@@ -78,7 +78,7 @@ class Remote:
                 round,
                 number,
                 down,
-                epochs=plan.epochs.get(number),
+                epochs=plan.work.get(number),
                 examined=number in examined,
                 oldest=self.oldest(),
             )

@@ -79,11 +79,11 @@ class BoundsMonitor(Watcher):
     def _rows(self, row: Mapping[str, Any], before: Moment, after: Moment) -> list[BoundRow]:
         config, members = self.runner.config, self.runner.members
         slow = row.get("slow", {})
-        epochs = {client: slow.get(str(client), config.train.epochs) for client in row["clients"]}
+        work = {client: slow.get(str(client), config.train.work) for client in row["clients"]}
         number = row["round"] - 1
         method, bounds = config.method, bounds_of(config.method)
         assert bounds is not None
-        probes = probe_round(method, members, config.run.seed, number, epochs, config.train, before, after)
+        probes = probe_round(method, members, config.run.seed, number, work, config.train, before, after)
         return [{"round": row["round"], **found} for found in bounds.rows(method, probes)] if probes else []
 
     def _write(self) -> None:

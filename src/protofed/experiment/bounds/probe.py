@@ -96,7 +96,8 @@ def probe_client(
     method: AnyMethod, client: Client, before: Moment, after: Moment, training: TrainSection
 ) -> ClientProbe | None:
     """Repeat the round of a client between two moments of a run; None if the client makes no step in it."""
-    phases = method.phases(training.epochs)
+    client = replace(client, data=replace(client.data, copy=None))  # all of it is computed on the CPU
+    phases = method.phases(training.local_epochs(client.num_examples, client.net.has_batch_norm))
     if len(phases) != 1:
         raise UserError(f"The bounds are for local training in one phase, but {type(method).__name__} has more.")
     number = cast("int", client.client)
@@ -177,14 +178,14 @@ def probe_round(
     members: Members,
     seed: int,
     number: int,
-    clients: Mapping[int, int],
+    clients: Mapping[int, float],
     training: TrainSection,
     before: Moment,
     after: Moment,
 ) -> list[ClientProbe]:
-    """Repeat round `number` (the first is 0) of these clients, each with its number of epochs."""
+    """Repeat round `number` (the first is 0) of these clients, each with its number of epochs or steps."""
     probes = (
-        probe_client(method, members.client(seed, number, client), before, after, replace(training, epochs=epochs))
-        for client, epochs in clients.items()
+        probe_client(method, members.client(seed, number, client), before, after, training.with_work(amount))
+        for client, amount in clients.items()
     )
     return [probe for probe in probes if probe]
