@@ -173,7 +173,7 @@ def kind_table(kept: dict[str, Any], partition: str) -> str:
 
 
 def claim_table(kept: dict[str, Any]) -> str:
-    """fedproto, iid, 30 % sign flips: points that honest clients lose, compared with the same clients without attack."""
+    """fedproto, iid, 30 % sign flips: points that honest clients lose, compared with no attack."""
     lines = ["| rule | lost by head | lost by prototype |", "|---|---|---|"]
     clean = kept.get(Cell("iid", "fedproto", "sign_flip", 0.0, "mean").name)
     for rule in rules_of("fedproto"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ from protofed.training import Outcome, as_trained, take_part, train_client
 from protofed.trust.privacy.noise import DerivedNoise
 from protofed.trust.privacy.private_training import train_privately
 from protofed.trust.privacy.release import noisy_prototypes
-from protofed.trust.privacy.rules import promise_of
+from protofed.trust.privacy.rules import planned_epochs, promise_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +48,7 @@ class PrivateLoop(Loop):
         """Train one client, and add noise to its upload."""
         client, kept = self.client(number, round)
         noise = self.noise(client)
-        training = replace(self.training, epochs=self.epochs(number, plan))
+        training = self.training.with_work(self.work(number, plan))
         trained, outcome = self._trained(client, kept, down, training, noise)
         report = self.finish(number, trained, outcome, plan)
         return report._replace(upload=self._noisy_upload(trained, report.upload, noise))
@@ -66,10 +65,11 @@ class PrivateLoop(Loop):
         _require_no_batch_norm(client.net, encoder)
         if encoder == "frozen":  # only the head trains, which stays at the client; all clients have one body
             start = start | selected(client.fresh_params(same=True), "body.")
-            head_alone = (Phase(training.epochs, ("head.",)),)
+            epochs = training.local_epochs(client.num_examples, client.net.has_batch_norm)
+            head_alone = (Phase(epochs, ("head.",)),)
             outcome = train_client(method, client, client.data, start, prepared, kept, head_alone, training)
         else:
-            phases = method.phases(training.epochs)
+            phases = method.phases(planned_epochs(self.privacy, training))
             outcome = train_privately(method, client, start, prepared, kept, phases, training, self.privacy, noise)
         return as_trained(client, kept, down, start, outcome, training), outcome
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from protofed.methods.creff import CReFF
@@ -158,13 +159,20 @@ def round_cost(method: AnyMethod, privacy: PrivacySection, training: TrainSectio
     sums = privacy.noise if means else 0.0
     if privacy.encoder != "dp-sgd":
         return RoundCost(sums)
-    steps = sum(planned_steps(phase.epochs, privacy, training) for phase in method.phases(training.epochs))
+    steps = sum(
+        planned_steps(phase.epochs, privacy, training) for phase in method.phases(planned_epochs(privacy, training))
+    )
     return RoundCost(sums, steps, training.batch / privacy.examples, privacy.step_noise)
 
 
-def planned_steps(epochs: int, privacy: PrivacySection, training: TrainSection) -> int:
+def planned_epochs(privacy: PrivacySection, training: TrainSection) -> float:
+    """The epochs of DP-SGD per round, for `privacy.examples` examples. With `train.steps` they have as many steps."""
+    return training.steps * training.batch / privacy.examples if training.steps else training.epochs
+
+
+def planned_steps(epochs: float, privacy: PrivacySection, training: TrainSection) -> int:
     """The steps of DP-SGD in this number of epochs. They do not depend on the number of a client's examples."""
-    return -(-epochs * privacy.examples // training.batch)
+    return math.ceil(epochs * privacy.examples / training.batch - 1e-9)
 
 
 def epsilon_after(method: AnyMethod, privacy: PrivacySection, training: TrainSection, rounds: int) -> float | None:
