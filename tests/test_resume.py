@@ -355,6 +355,7 @@ def test_a_second_run_on_a_running_folder_is_refused_and_a_killed_one_leaves_no_
     process.start()
     while not (tmp_path / "run" / "config.toml").exists():
         time.sleep(0.001)
+    os.kill(process.pid, signal.SIGSTOP)  # so that it does not end meanwhile
     with pytest.raises(UserError, match="in use by another run"):
         run(TABLE, tmp_path / "run", resume=True)
     os.kill(process.pid, signal.SIGKILL)

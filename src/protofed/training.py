@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-_ROUNDING = 1e-6
+_PART_ROUNDING = 1e-6
 """More than the rounding error of a number of batches that was divided and multiplied by that of an epoch."""
 
 
@@ -72,7 +72,7 @@ def batch_schedule(
         return list(torch.randperm(num_examples, generator=generator).split(training.batch))[:per_epoch]
 
     def epochs(count: float) -> list[list[Tensor]]:
-        part = math.ceil(count % 1 * per_epoch - _ROUNDING)  # of an epoch, in batches
+        part = math.ceil(count % 1 * per_epoch - _PART_ROUNDING)  # of an epoch, in batches
         complete = [epoch() for _ in range(int(count) + (part == per_epoch > 0))]
         if not 0 < part < per_epoch:
             return complete

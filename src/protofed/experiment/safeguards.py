@@ -42,6 +42,7 @@ class Safeguards:
             [len(train) for train in self.members.train],
             [_known_classes(counts) for counts in self._class_counts()],
             count_labels=all(train.mask is None for train in members.train),
+            exact=not config.privacy.is_on,
         )
         self.rule, self.void = RobustRule(self.trust), False
         self.used = self.warned = False
