@@ -127,6 +127,7 @@ def test_creffs_matched_features_reach_the_wanted_gradients():
         assert torch.cosine_similarity(rows, aims, 1).min() > 0.95
 
 
+@pytest.mark.slow
 def test_creffs_retrained_head_beats_fedavgs_on_a_long_tail():
     labels = [[0] * 40 + [1] * 10 + [2] * 2] * 3
     slowly = {"lr": 0.02, "momentum": 0.0}

@@ -57,8 +57,16 @@ def follow(page: Path, where: Path, monkeypatch) -> None:
             exec(compile(text, page.name, "exec"), names)
 
 
+SLOW_PAGES = ("own-data.md", "start.md", "sweep.md", "tables.md", "write-a-method.md")
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python", "console")], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in SLOW_PAGES))
+        for page in PAGES
+        if blocks(page, "python", "console")
+    ],
 )
 def test_code_and_commands_run(page, tmp_path, monkeypatch, capsys):
     try:
@@ -89,6 +97,7 @@ def tutorial(tmp_path, monkeypatch):
     del METHODS["protoavg"], sys.modules["protoavg"]
 
 
+@pytest.mark.slow
 def test_the_tutorials_method_passes_the_parity_test(tutorial):
     for engine in sorted(test_parity.ENGINES):
         for wire in (False, True):

@@ -64,6 +64,7 @@ STEEP = {"schedule": "polynomial", "decay_rounds": 2, "decay_power": 3.0, "sched
 """A learning rate that changes in every step."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
 @pytest.mark.parametrize("patience", [0, 30])
 def test_stacks_are_the_loop_with_a_learning_rate_per_step(optimiser, patience):
@@ -404,7 +405,9 @@ protofed.run({"run": {"rounds": 10_000}, "data": {"clients": 4}, "engine": {"wor
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("how", ["kill", "ctrl-c", "exception"])
+@pytest.mark.parametrize(
+    "how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("ctrl-c", "exception"))]
+)
 def test_no_worker_outlives_its_parent(how):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would be deaf to it
     try:

@@ -59,6 +59,7 @@ def test_normalising_by_clients_is_an_option_for_all():
     assert len(members.balanced) == 3
 
 
+@pytest.mark.slow
 def test_own_test_sets_and_validation_sets_are_taken_from_the_training_examples():
     plain = {"run": {"rounds": 4}, "data": {"clients": 4}, "partition": {"name": "dirichlet"}}
     whole = protofed.run(plain).state.members

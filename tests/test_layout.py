@@ -143,6 +143,7 @@ def test_pooling_that_tells_where_is_torchs_own():
     assert torch.equal(where.flatten(0, 1), expected[1])
 
 
+@pytest.mark.slow
 def test_a_replayed_run_is_the_run_to_the_last_bit():
     """Phases, sampling, dropout, short batches and clients that finish early make many kinds of steps."""
     ends = []

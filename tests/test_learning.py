@@ -21,6 +21,7 @@ def figures(recipe: str, *sets: str):
     return run(Config.load(RECIPES / f"{recipe}.toml", sets)).summary
 
 
+@pytest.mark.slow
 def test_demo_learns():
     proto, shared, alone = (figures("digits-n3", f"method.name={name}") for name in ("fedproto", "fedavg", "local"))
     assert proto["accuracy"]["head"]["mean"] > 0.90
