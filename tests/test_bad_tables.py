@@ -7,8 +7,11 @@ import sys
 import pandas as pd
 import pytest
 
+from protofed.data.table.client_tables import TableOptions, read_frames
 from protofed.data.table.files import read_table
+from protofed.deploy.new_deployment import client_table_files
 from protofed.errors import UserError
+from protofed.experiment.config import Config
 from test_cli import protofed as command  # noqa: F401
 
 GOOD = "age,sex,outcome\n" + "".join(
@@ -151,3 +154,17 @@ def test_marks_for_missing_values_and_separators_are_understood(tmp_path):
     frame = read_table(tmp_path / "a.csv", ["?"])
     assert list(frame) == ["age", "name"]
     assert frame["age"].isna().tolist() == [True, False]
+
+
+def test_two_tables_with_the_same_name_are_refused_wherever_they_are_in_the_order(tmp_path):
+    for name in ("a.csv", "a.d.csv", "a.parquet"):
+        (tmp_path / name).write_text(GOOD)
+    config = Config.of({"data": {"name": "table", "root": str(tmp_path), "target": "outcome"}})
+    message = f"{tmp_path} has several tables with the name a: a.csv, a.parquet. Rename or delete all but one."
+    for read in (
+        lambda: read_frames(str(tmp_path), TableOptions("outcome")),
+        lambda: client_table_files(config, ["a", "a.d"]),
+    ):
+        with pytest.raises(UserError) as caught:
+            read()
+        assert str(caught.value) == message

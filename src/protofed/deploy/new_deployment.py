@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
-from protofed.data.table.files import SUFFIXES
+from protofed.data.table.files import tables_in
 from protofed.deploy.certificates import (
     certified_hosts,
     check_host,
@@ -131,7 +131,7 @@ def client_table_files(config: Config, names: Sequence[str]) -> dict[str, Path]:
             f"data.root: {root} is not a folder with one table per client. Divide the table by clients and give "
             "--data NAME=FILE for each, or --own-data if the tables are elsewhere."
         )
-    files = {file.stem: file for file in sorted(root.iterdir()) if file.suffix in SUFFIXES}
+    files = tables_in(root)
     if list(files) != list(names):
         raise UserError(
             f"--clients: got {', '.join(names)}, but {root} has the tables of {', '.join(files) or 'nobody'}. "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from protofed.data.table.columns import Column, ColumnKind, check_kinds, find_columns
-from protofed.data.table.files import SUFFIXES, read_table, require_pandas
+from protofed.data.table.files import SUFFIXES, read_table, require_pandas, tables_in
 from protofed.data.table.recipe import Scaling, texts_of
 from protofed.errors import UserError, did_you_mean
 
@@ -60,12 +59,10 @@ def read_frames(root: str, options: TableOptions) -> dict[str, tuple[str, Any]]:
                 f'data.client: got "{options.client}", but {path} is a folder, where each file is a client. Leave '
                 "data.client out."
             )
-        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+        files = tables_in(path)
         if not files:
             raise UserError(f"{path} has no tables ({', '.join(SUFFIXES)}). Set data.root to the folder that has them.")
-        if twice := [file.name for file, other in pairwise(files) if file.stem == other.stem]:
-            raise UserError(f"{path} has two tables with the name of {twice[0]}. Rename or delete one.")
-        return {file.stem: (file.name, read_table(file, options.missing)) for file in files}
+        return {name: (file.name, read_table(file, options.missing)) for name, file in files.items()}
     if not options.client:
         raise UserError(
             f"data.client: {path} is one table, so a column must say which client each row belongs to. Give the name "

@@ -32,6 +32,18 @@ def require_pandas() -> Any:
     return pandas
 
 
+def tables_in(folder: Path) -> dict[str, Path]:
+    """The tables of a folder by their names without the endings, sorted; an error if two have the same name."""
+    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    for name, count in Counter(file.stem for file in files).items():
+        if count > 1:
+            raise UserError(
+                f"{folder} has several tables with the name {name}: "
+                f"{_listed(file.name for file in files if file.stem == name)}. Rename or delete all but one."
+            )
+    return {file.stem: file for file in files}
+
+
 def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
     """The DataFrame in a file. `missing` are further texts that mean a missing value in a CSV file."""
     pandas = require_pandas()
