@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from protofed.data.table.client_tables import TableOptions, read_frames
+from protofed.data.table.client_tables import TableOptions, client_table, read_client_table, read_frames
+from protofed.data.table.columns import Column, find_columns
 from protofed.data.table.files import read_table
+from protofed.data.table.recipe import fit_recipe
 from protofed.deploy.new_deployment import client_table_files
 from protofed.errors import UserError
 from protofed.experiment.config import Config
@@ -156,6 +160,60 @@ def test_marks_for_missing_values_and_separators_are_understood(tmp_path):
     assert frame["age"].isna().tolist() == [True, False]
 
 
+def test_decimals_are_numbers_as_columns_and_as_targets(tmp_path):
+    amounts = [None if number == 3 else Decimal(number) / 4 for number in range(12)]
+    frame = pd.DataFrame({"amount": amounts, "y": [Decimal(number % 2) for number in range(12)]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    table = read_client_table(tmp_path / "a.parquet", TableOptions("y"))
+    assert table.columns["amount"] == Column("number", "0.0, 0.25, 0.5", 1, 0)
+    assert table.labels.tolist() == [0, 1] * 6
+    step = fit_recipe(table.frame, table.kinds, "y").steps[0]
+    assert step.mean == pytest.approx((66 - 3) / 11 / 4)
+    with pytest.raises(UserError, match=r't: the column "a" has 1 infinite values'):
+        find_columns(pd.DataFrame({"a": [Decimal("inf"), Decimal(1)]}), "t")
+
+
+def test_texts_that_are_all_numbers_are_not_silently_categories(tmp_path):
+    (tmp_path / "a.csv").write_text("long,y\n" + "".join(f"12345678901234567890{n},{n % 2}\n" for n in range(8)))
+    message = (
+        'a.csv: the column "long" has numbers that are stored as text or have more than 64 bits, like '
+        '"123456789012345678900". Store them as numbers of at most 64 bits, or name the column in data.categories or '
+        "data.drop."
+    )
+    with pytest.raises(UserError) as caught:
+        read_client_table(tmp_path / "a.csv", TableOptions("y"))
+    assert str(caught.value) == message
+    assert read_client_table(tmp_path / "a.csv", TableOptions("y", categories=("long",))).kinds == {"long": "category"}
+    codes = pd.DataFrame({"code": pd.Categorical(["01", "02"])})  # its type says that these are categories
+    assert find_columns(codes, "t")["code"].kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0.0, np.inf], "has the class inf"),
+        ([0.0, 1e30], "has the class 1e+30"),
+        ([-(2.0**53), 1.0], "has the class -9.0072e+15"),
+        (np.array([0, 2**63], np.uint64), "has the class 9.22337e+18"),
+    ],
+)
+def test_targets_that_are_no_exact_whole_numbers_are_refused(labels, message):
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": labels})
+    with pytest.raises(UserError) as caught:
+        client_table("a", "a.csv", frame, TableOptions("y"))
+    assert str(caught.value) == (
+        f'a.csv: the target "y" {message}; a class must be a name, or a whole number that is stored exactly. Write '
+        "names, or smaller whole numbers."
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int64", "Int64"])
+def test_large_whole_numbers_stay_different_classes(dtype):
+    classes = [2**53, 2**53 + 1]
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": pd.Series(classes, dtype=dtype)})
+    assert client_table("a", "a", frame, TableOptions("y")).labels.tolist() == classes
+
+
 def test_two_tables_with_the_same_name_are_refused_wherever_they_are_in_the_order(tmp_path):
     for name in ("a.csv", "a.d.csv", "a.parquet"):
         (tmp_path / name).write_text(GOOD)
@@ -168,3 +226,18 @@ def test_two_tables_with_the_same_name_are_refused_wherever_they_are_in_the_orde
         with pytest.raises(UserError) as caught:
             read()
         assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
+def test_lists_and_dictionaries_in_cells_are_said(value, tmp_path):
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1], "z": [value, value]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    advice = "must be one number or text per cell. Change it, or name the column in data.drop."
+    with pytest.raises(UserError) as caught:
+        read_client_table(tmp_path / "a.parquet", TableOptions("y"))
+    assert str(caught.value).startswith('a.parquet: the column "z" has cells like ')
+    assert str(caught.value).endswith(advice)
+    for options in (TableOptions("z"), TableOptions("y", test="z")):
+        with pytest.raises(UserError, match=r'^The column "z" has cells like .*one number or text per cell'):
+            read_client_table(tmp_path / "a.parquet", options)
+    assert read_client_table(tmp_path / "a.parquet", TableOptions("y", drop=("z",))).kinds == {"x": "number"}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from protofed.data.table.columns import Column, ColumnKind, check_kinds, find_columns
+from protofed.data.table.columns import Column, ColumnKind, check_kinds, find_columns, with_floats
 from protofed.data.table.files import SUFFIXES, read_table, require_pandas, tables_in
 from protofed.data.table.recipe import Scaling, texts_of
 from protofed.errors import UserError, did_you_mean
@@ -128,12 +128,18 @@ def _labels(values: Any, origin: str, options: TableOptions) -> np.ndarray:
         raise UserError(
             f"{where} has no value in {len(missing):,} of {len(values):,} rows (row {rows}). Delete these rows."
         )
-    types = require_pandas().api.types
+    types, values = require_pandas().api.types, with_floats(values)
     if types.is_datetime64_any_dtype(values):
         raise UserError(f"{where} has dates; must be classes.")
     numeric = types.is_numeric_dtype(values) and not types.is_bool_dtype(values)
-    raw = values.to_numpy(np.float64) if numeric else texts_of(values)
+    is_int64 = types.is_integer_dtype(values) and int(values.max()) < 2**63  # float64 rounds numbers from 2**53 on
+    raw = values.to_numpy(np.int64 if is_int64 else np.float64) if numeric else texts_of(values)
     different = np.unique(raw)
+    if numeric and not is_int64 and (inexact := different[~(np.abs(different) < 2**53)]).size:
+        raise UserError(
+            f"{where} has the class {inexact[0]:g}; a class must be a name, or a whole number that is stored exactly. "
+            "Write names, or smaller whole numbers."
+        )
     if numeric and not np.array_equal(raw, np.round(raw)):
         raise UserError(
             f"{where} has numbers like {different[0]:g} and {different[-1]:g}; must be classes. Make classes of it."

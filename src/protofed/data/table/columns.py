@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,8 +37,9 @@ def find_columns(frame: Any, owner: str, categories: Sequence[str] = ()) -> dict
 
 
 def _find_column(values: Any, name: str, owner: str, is_category: bool) -> Column:
-    types = require_pandas().api.types
-    present = values.dropna()
+    pandas = require_pandas()
+    types = pandas.api.types
+    present = with_floats(values.dropna())
     missing, where = len(values) - len(present), f'{owner}: the column "{name}"'
     if not len(present):
         raise UserError(
@@ -46,28 +48,50 @@ def _find_column(values: Any, name: str, owner: str, is_category: bool) -> Colum
         )
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
         raise UserError(f"{where} has dates, like {present.iloc[0]}. {_INSTEAD_OF_DATES}")
-    if types.is_numeric_dtype(values):
-        if types.is_complex_dtype(values):
+    if types.is_numeric_dtype(present):
+        if types.is_complex_dtype(present):
             raise UserError(f"{where} has complex numbers. Make real numbers of them.")
         if count := int(np.isinf(present.to_numpy(np.float64)).sum()):
             raise UserError(f"{where} has {count:,} infinite values. Replace them, or delete those rows.")
         shown, different = present.iloc[:3], 0
         kind: ColumnKind = "category" if is_category else "number"
     else:
+        check_cells(present, where)
         shown = present.unique()
         different = len(shown)
         truths = all(isinstance(value, bool | np.bool_) for value in shown)
         kind = "number" if truths and not is_category else "category"
         if kind == "category" and not is_category:
-            _check_text([str(value) for value in shown[:_CHECKED]], where)
+            is_declared = isinstance(values.dtype, pandas.CategoricalDtype)
+            _check_text([str(value) for value in shown[:_CHECKED]], where, is_declared)
     return Column(kind, ", ".join(str(value)[:20] for value in shown[:3]), missing, different)
+
+
+def with_floats(values: Any) -> Any:
+    """The column with floats in place of decimals, if all its values are decimals, as columns of Parquet may be."""
+    is_object = require_pandas().api.types.is_object_dtype(values)
+    return values.astype(np.float64) if is_object and all(isinstance(value, Decimal) for value in values) else values
+
+
+def check_cells(values: Any, where: str) -> None:
+    """An error if cells of a column have lists or dictionaries, as columns of Parquet may have."""
+    if require_pandas().api.types.is_object_dtype(values):
+        for value in values:
+            if not isinstance(value, Hashable):
+                raise UserError(
+                    f"{where} has cells like {str(value)[:40]}; must be one number or text per cell. Change it, or "
+                    "name the column in data.drop."
+                )
 
 
 _INSTEAD_OF_DATES = "Make numbers of them, such as an age or a year, or name the column in data.drop."
 
 
-def _check_text(texts: Sequence[str], where: str) -> None:
-    """An error for texts that are dates or numbers, as far as they can be recognised."""
+def _check_text(texts: Sequence[str], where: str, is_declared: bool) -> None:
+    """An error for texts that are dates or numbers, as far as they can be recognised.
+
+    `is_declared`: whether the type of the column says that it has categories, which may look like plain numbers.
+    """
     stripped = [text.strip() for text in texts]
     if all(map(_DATE.fullmatch, stripped)):
         raise UserError(f'{where} has dates, like "{stripped[0]}". {_INSTEAD_OF_DATES}')
@@ -80,6 +104,11 @@ def _check_text(texts: Sequence[str], where: str) -> None:
         raise UserError(
             f'{where} has numbers with thousands separators, like "{thousands[0]}". Write them without, and with a '
             "decimal point."
+        )
+    if all(plain) and not is_declared:
+        raise UserError(
+            f'{where} has numbers that are stored as text or have more than 64 bits, like "{stripped[0]}". Store them '
+            "as numbers of at most 64 bits, or name the column in data.categories or data.drop."
         )
     others = [text for text, p in zip(stripped, plain, strict=True) if not p]
     if len(stripped) >= 5 and 0 < len(others) <= len(stripped) / 4:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from protofed.data.table.columns import ColumnKind
+from protofed.data.table.columns import ColumnKind, check_cells
 from protofed.data.table.files import require_pandas
 from protofed.errors import UserError, did_you_mean
 
@@ -217,6 +217,7 @@ def _is_no_number(value: Any) -> bool:
 
 def texts_of(values: Any) -> np.ndarray:
     """A column as texts [n]; a whole number is written without a point. Missing values are texts, too."""
+    check_cells(values, f'The column "{getattr(values, "name", "")}"')
     codes, different = require_pandas().factorize(np.asarray(values))
     texts = [*map(_text, different.tolist()), "missing"]  # the code of a missing value is -1
     return np.asarray(np.array(texts, dtype=object)[codes])
