@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import sys
+from types import ModuleType
 
 import pytest
 
 from protofed import run
 from protofed.errors import UserError
+from protofed.experiment.mlflow import MLflow
 from protofed.experiment.tensorboard import scalars
 
 TABLE = {"data": {"clients": 3}, "method": {"pull": 0.5}}
@@ -48,3 +51,66 @@ def test_mlflow_has_the_numbers_of_the_rounds_each_once(tmp_path, monkeypatch):
     for name, _ in scalars(result.rounds[-1]):
         history = [(metric.step, metric.value) for metric in client.get_metric_history(found.info.run_id, name)]
         assert history == [(row["round"], pytest.approx(dict(scalars(row))[name])) for row in result.rounds], name
+
+
+class Server:
+    """A tracking server that is away from time to time, as MLflow's client shows it."""
+
+    class AwayError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.is_away, self.steps, self.status = False, [], "RUNNING"
+
+    def log_batch(self, run_id: str, metrics: list) -> None:
+        self._answer()
+        self.steps += [metric[3] for metric in metrics]
+
+    def set_terminated(self, run_id: str, status: str) -> None:
+        self._answer()
+        self.status = status
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise self.AwayError("connection refused")
+
+
+@pytest.fixture
+def watcher(tmp_path, monkeypatch):
+    """A watcher of a run that has started, without MLflow itself."""
+    modules = {"mlflow.exceptions": {"MlflowException": Server.AwayError}, "mlflow.entities": {"Metric": lambda *a: a}}
+    for name, content in {"mlflow": {}, **modules}.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    watcher = MLflow(tmp_path)
+    watcher.client, watcher.run_id = Server(), "7"
+    return watcher
+
+
+def test_rounds_during_an_outage_are_stored_after_it_in_order(watcher):
+    server = watcher.client
+    watcher.round({"round": 1, "seconds": 0.5})
+    server.is_away = True
+    with pytest.warns(RuntimeWarning, match="MLflow cannot store round 2 now: connection refused. The run continues"):
+        watcher.round({"round": 2, "seconds": 0.5})
+    watcher.round({"round": 3, "seconds": 0.5})  # one warning is enough; a second one would be an error here
+    assert server.steps == [1]
+    server.is_away = False
+    watcher.round({"round": 4, "seconds": 0.5})
+    assert server.steps == [1, 2, 3, 4]
+    watcher.finished(None)
+    watcher.closed()
+    assert server.status == "FINISHED"
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_an_outage_at_the_end_leaves_the_result_alone(is_finished, watcher):
+    watcher.client.is_away = True
+    with pytest.warns(RuntimeWarning, match="MLflow cannot store round 1 now"):
+        watcher.round({"round": 1, "seconds": 0.5})
+    if is_finished:
+        watcher.finished(None)
+        watcher.client.is_away = False  # it is back when the run is closed
+    watcher.closed()
+    assert (watcher.client.steps, watcher.client.status) == (([1], "FINISHED") if is_finished else ([], "RUNNING"))

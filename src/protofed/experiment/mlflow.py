@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,17 @@ _PARAMS_PER_CALL = 100
 
 
 class MLflow(Watcher):
-    """Writes one MLflow run per run folder. A resumed run continues it: mlflow.txt in the run folder has its number."""
+    """Writes one MLflow run per run folder. A resumed run continues it: mlflow.txt in the run folder has its number.
+
+    A tracking server that is away does not end the run: rounds that could not be stored are stored with a later one.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.run_folder, self.id_file = folder, folder / "mlflow.txt"
         self.client: Any = None  # until the run starts
-        self.run_id, self.logged, self.is_finished = "", 0, False
+        self.run_id, self.logged, self.status = "", 0, "KILLED"
+        self.waiting: dict[int, list[Any]] = {}  # the metrics of rounds that are not stored yet
+        self.has_warned = False
 
     @classmethod
     def require(cls) -> None:
@@ -85,15 +91,36 @@ class MLflow(Watcher):
             return
         now = int(time.time() * 1000)
         metrics = [Metric(key, float(value), now, row["round"]) for key, value in scalars(json_value(dict(row)))]
-        self.client.log_batch(self.run_id, metrics=metrics)
+        self.waiting[row["round"]] = metrics
+        self._store()
 
     def finished(self, result: Result) -> None:
-        self.client.set_terminated(self.run_id, "FINISHED")
-        self.is_finished = True
+        self.status = "FINISHED"
 
     def closed(self) -> None:
-        if self.client and self.run_id and not self.is_finished:
-            self.client.set_terminated(self.run_id, "KILLED")
+        if self.client and self.run_id:
+            self._store(is_last=True)
+
+    def _store(self, is_last: bool = False) -> None:
+        """Store the rounds that are waiting, in order, and at the end how the run ended. The first failure is shown."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            for number in list(self.waiting):
+                self.client.log_batch(self.run_id, metrics=self.waiting[number])
+                del self.waiting[number]
+            if is_last:
+                self.client.set_terminated(self.run_id, self.status)
+        except (MlflowException, OSError) as problem:
+            if not self.has_warned:
+                self.has_warned = True
+                what = f"round {min(self.waiting)}" if self.waiting else "the end of the run"
+                warnings.warn(
+                    f"MLflow cannot store {what} now: {problem}. The run continues; what is missing is stored when the "
+                    "server answers again, or by protofed run --resume. rounds.jsonl has the same numbers.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
 
 def _flat(table: dict[str, Any]) -> list[tuple[str, Any]]:
