@@ -315,6 +315,42 @@ def test_wrong_compare_tables_are_said(text, message, tmp_path):
     assert message in str(problem.value)
 
 
+def labelled(*labels: str) -> dict:
+    """An experiment that compares settings with these labels."""
+    return {"compare": [{"label": text, "method": {"pull": float(number)}} for number, text in enumerate(labels)]}
+
+
+@pytest.mark.parametrize(("first", "second"), [("a b", "a+b"), ("a/b", "a_b")])
+def test_two_settings_with_the_same_folder_are_refused(first, second, tmp_path):
+    with pytest.raises(UserError) as caught:
+        plan.plan_sweep(labelled(first, second), tmp_path / "s", [0])
+    folder = first.replace(" ", "+").replace("/", "_")
+    assert str(caught.value) == (
+        f'The settings "{first}" and "{second}" would both have the folder {folder}. Give one of them another label.'
+    )
+
+
+@pytest.mark.parametrize("text", [".", ".."])
+def test_a_setting_does_not_leave_the_folder_of_its_sweep(text, tmp_path):
+    with pytest.raises(UserError) as caught:
+        plan.plan_sweep(labelled(text), tmp_path / "s", [0])
+    assert str(caught.value) == f'The setting "{text}" cannot be the name of a folder. Give it another label.'
+
+
+def test_a_long_name_of_a_setting_is_shortened_to_a_folder_of_its_own(tmp_path):
+    long = ["ä" * 150 + ending for ending in "xy"]
+    runs = plan.plan_sweep(labelled(*long, "b" * 200), tmp_path / "s", [0]).runs
+    names = [run.out.parent.name for run in runs]
+    assert len(set(names)) == 3
+    assert max(len(name.encode()) for name in names) == 200
+    assert [name[:50] for name in names] == ["ä" * 50] * 2 + ["b" * 50]
+    assert names[2] == "b" * 200  # not shortened
+    for run in runs:
+        run.out.mkdir(parents=True)
+    assert [run.setting for run in runs] == [*long, "b" * 200]
+    assert plan.plan_sweep(labelled(*long, "b" * 200), tmp_path / "s", [0]).runs == runs
+
+
 def test_a_file_with_compare_tables_is_no_experiment(tmp_path):
     (tmp_path / "c.toml").write_text(COMPARED)
     with pytest.raises(UserError, match=r"these are the settings of a sweep. Run the file with `protofed sweep`"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -18,6 +19,8 @@ from protofed.plugins import label
 
 Experiment = Config | Mapping[str, Any] | str | Path | None
 """What a sweep varies: an experiment, its tables, or its file; None: the defaults."""
+_LONGEST_NAME = 200
+"""The most bytes that the name of a setting's folder has; file systems allow up to 255."""
 
 
 class SweepRun(NamedTuple):
@@ -209,10 +212,11 @@ def plan_sweep(
             chosen.append(one)
         else:
             notes.append(f"{one.name} is the same experiment as {first}: it is run once.")
+    folders = _folder_names(chosen)
     runs = []
     for seed, one in product(seeds, chosen):
         config = configs[one.name].with_seed(seed)
-        runs.append(SweepRun(one.name, seed, out / _folder_name(one.name) / f"seed-{seed}", config, one.words))
+        runs.append(SweepRun(one.name, seed, out / folders[one.name] / f"seed-{seed}", config, one.words))
     _check_folder(out, runs)
     return SweepPlan(runs, notes)
 
@@ -235,8 +239,23 @@ def _table(experiment: Experiment) -> dict[str, Any]:
     return table
 
 
-def _folder_name(setting: str) -> str:
-    return setting.replace("/", "_").replace(" ", "+") or "as-it-is"
+def _folder_names(settings: Sequence[Setting]) -> dict[str, str]:
+    """The name of the folder of each setting, by the setting's name; an error if two have the same."""
+    owners: dict[str, str] = {}
+    for one in settings:
+        folder = one.name.replace("/", "_").replace(" ", "+") or "as-it-is"
+        if folder in (".", "..") or "\0" in folder:
+            raise UserError(f'The setting "{one.name}" cannot be the name of a folder. Give it another label.')
+        if len(content := folder.encode()) > _LONGEST_NAME:
+            ending = f"-{hashlib.sha256(content).hexdigest()[:12]}"
+            folder = content[: _LONGEST_NAME - len(ending)].decode(errors="ignore") + ending
+        if folder in owners:
+            raise UserError(
+                f'The settings "{owners[folder]}" and "{one.name}" would both have the folder {folder}. Give one of '
+                "them another label."
+            )
+        owners[folder] = one.name
+    return {name: folder for folder, name in owners.items()}
 
 
 def _check_folder(out: Path, runs: Sequence[SweepRun]) -> None:
