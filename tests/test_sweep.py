@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -439,26 +441,31 @@ def test_a_sweep_that_is_killed_leaves_nobody_behind_and_goes_on(tmp_path):
 
     call = [sys.executable, "-c", "from protofed.cli import entry; entry()"]
     begun = subprocess.Popen([*call, *words("killed")], cwd=tmp_path, stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 60
-    while not any((tmp_path / "killed").glob("*/*/rounds.jsonl")) and time.monotonic() < until:
-        time.sleep(0.05)
-    os.kill(begun.pid, signal.SIGKILL)
-    begun.wait()
-    time.sleep(1)
-    assert not workers_of(begun.pid)
+    try:
+        assert becomes_true(lambda: any((tmp_path / "killed").glob("*/*/rounds.jsonl")), 120), "no round ended"
+        assert processes_in(tmp_path) > {begun.pid}  # its workers are found
+    finally:
+        os.kill(begun.pid, signal.SIGKILL)
+        begun.wait()
+    assert becomes_true(lambda: not processes_in(tmp_path), 20), processes_in(tmp_path)
     for out in ("killed", "whole"):
         subprocess.run([*call, *words(out)], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "killed" / "sweep.json").read_text() == (tmp_path / "whole" / "sweep.json").read_text()
 
 
-def workers_of(parent: int) -> list[str]:
-    """Processes that were started by this one and still run."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            told = (status.parent / "cmdline").read_text().split("\0")
-        except OSError:
-            continue
-        if "sweep" in told and "killed" in told and int(status.parent.name) != parent:
-            found.append(" ".join(told))
+def becomes_true(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether the condition becomes true within this time."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    return condition()
+
+
+def processes_in(folder: Path) -> set[int]:
+    """The processes that run in this folder."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):  # the process has ended, or is another user's
+            if link.readlink() == folder:
+                found.add(int(link.parent.name))
     return found
