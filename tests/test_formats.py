@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,7 +170,16 @@ def test_a_malicious_pickle_is_refused_and_not_run(protocol, tmp_path, monkeypat
         (b"\x80\x02}U\x01ac_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00utf-7\x86Rs.", "a call of a function"),
         (b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00\x82\x01.", "the operation EXT1"),
         (b"\x80\x02P0\n.", "the operation PERSID"),
-        (b"\x80\x02]q\x00h\x00a.", "it contains itself"),
+        (b"\x80\x02]q\x00h\x00a.", "lists that contain themselves"),
+        (b"(cnumpy\ndtype\nt.", "a name, number type or mark as a value"),
+        (b"}cnumpy\ndtype\nK\x00s.", "a name, number type or mark as a value"),
+        (b"(S'u1'\n((.", "a name, number type or mark as a value"),
+        (b"cnumpy\ndtype\n(S'u1'\ntR.", "a name, number type or mark as a value"),
+        (
+            b"]q\x00" + b"".join(b"](h%ch%ceq%c" % (n, n, n + 1) for n in range(60)) + b".",
+            "one another several times",
+        ),
+        (1000 * b"(" + 1000 * b"l" + b".", "nested too deeply"),
     ],
 )
 def test_anything_but_plain_data_is_refused(content, why, tmp_path, monkeypatch):
@@ -177,6 +188,15 @@ def test_anything_but_plain_data_is_refused(content, why, tmp_path, monkeypatch)
         read_plain_pickle(content, "f")
     assert (why or "is not a complete pickle") in str(problem.value)
     assert not (tmp_path / "pwned").exists()
+
+
+def test_the_time_grows_with_the_number_of_marks_and_not_with_its_square():
+    seconds = []
+    for count in (1_000, 16_000):
+        began = time.process_time()
+        assert read_plain_pickle(b"(" + count * b"(l" + b"l.", "f") == [[]] * count
+        seconds.append(time.process_time() - began)
+    assert seconds[1] < 80 * seconds[0]  # about 16 times; if each mark were looked for in all before, over 200 times
 
 
 def test_plain_data_come_out_as_they_went_in():
@@ -477,6 +497,38 @@ def test_voc(tmp_path):
     assert (data.name, data.labels[3], data.train.mask is not None) == ("voc", "bird", True)
     (root / "JPEGImages" / "two.jpg").write_bytes(b"junk")
     refused("voc", root, "the image two of val.txt cannot be read")
+
+
+OUTSIDE = r' names the file ".*secret.*", which is not within .*Get the list from where it is published'
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_lists_cannot_name_images_outside_their_folder(absolute, tmp_path):
+    secret = tmp_path / "secret" / "secret.png"
+    picture(secret, 1, 32)
+
+    def name(folder: Path) -> str:
+        return str(secret) if absolute else os.path.relpath(secret, folder)
+
+    folder = celeba_lists(tmp_path / "celeba")
+    for file in ("identity_CelebA.txt", "list_attr_celeba.txt"):
+        text = (folder / file).read_text()
+        (folder / file).write_text(text.replace("000003.png", name(folder / "img_align_celeba")))
+    refused("celeba", folder, OUTSIDE)
+    folder = tmp_path / "mnist_m"
+    for part in ("train", "test"):
+        (folder / f"mnist_m_{part}").mkdir(parents=True)
+        (folder / f"mnist_m_{part}_labels.txt").write_text(f"{name(folder / f'mnist_m_{part}')} 5\n")
+    refused("mnist_m", folder, OUTSIDE)
+    folder = tmp_path / "domainnet"
+    folder.mkdir()
+    (folder / "real_train.txt").write_text("/secret/x.png 0\n" if absolute else f"{name(folder)} 0\n")
+    refused("domainnet", folder, f"real_train.txt, line 1{OUTSIDE}")
+    folder = tmp_path / "VOC2012"
+    for inner in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (folder / inner).mkdir(parents=True)
+    (folder / "ImageSets" / "Segmentation" / "train.txt").write_text(name(folder / "JPEGImages"))
+    refused("voc", folder, f"train.txt{OUTSIDE}")
 
 
 # The command, checksums and streams

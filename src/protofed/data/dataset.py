@@ -174,6 +174,18 @@ def require_file(name: str, path: Path, published: str) -> Path:
     return path
 
 
+def listed_file(folder: Path, name: str, owner: str) -> Path:
+    """The file of a folder that a published list names; an error if the name leads out of the folder.
+
+    `owner`, the list, begins the error message.
+    """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise UserError(
+            f'{owner} names the file "{name}", which is not within {folder}. Get the list from where it is published.'
+        )
+    return folder / name
+
+
 def check_arrays(name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], classes: int) -> None:
     """Raise an error unless the inputs x are [n, *shape] and the labels y [n] are whole numbers below `classes`."""
     if y.ndim == 1 and x.ndim and len(x) != len(y):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protofed.data.dataset import Dataset
+from protofed.data.dataset import Dataset, listed_file
 from protofed.data.images import IMAGENET_MEAN, IMAGENET_STD
 from protofed.data.masks import BACKGROUND
 from protofed.errors import UserError
@@ -70,13 +70,17 @@ def _read_list(root: Path, list_name: str) -> tuple[np.ndarray, np.ndarray, np.n
         raise UserError(f"voc: there is no file {file}. Get the published archive again.")
     images, labels, masks = [], [], []
     for name in file.read_text(encoding="utf-8").split():
+        mask_file, photograph_file = (
+            listed_file(root / inner, f"{name}{ending}", str(file))
+            for inner, ending in (("SegmentationClass", ".png"), ("JPEGImages", ".jpg"))
+        )
         try:
-            with Image.open(root / "SegmentationClass" / f"{name}.png") as picture:
+            with Image.open(mask_file) as picture:
                 classes = set(np.unique(np.asarray(picture)).tolist()) - {0, IGNORED}
                 mask = np.asarray(picture.resize((_VOC_SIDE, _VOC_SIDE), Image.Resampling.NEAREST))
             if len(classes) != 1 or mask.ndim != 2:
                 continue
-            with Image.open(root / "JPEGImages" / f"{name}.jpg") as photograph:
+            with Image.open(photograph_file) as photograph:
                 small = photograph.convert("RGB").resize((_VOC_SIDE, _VOC_SIDE), Image.Resampling.BILINEAR)
         except OSError as problem:
             raise UserError(f"voc: the image {name} of {file.name} cannot be read: {problem}.") from problem

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from protofed.data.dataset import listed_file
 from protofed.data.formats.published import Arrays, ConvertOptions, image_stream, need_file, read_content
 from protofed.errors import UserError, did_you_mean
 
@@ -38,7 +39,8 @@ def celeba(folder: Path, options: ConvertOptions) -> Arrays:
         side = options.side or _FACE_SIDE
         arrays[f"y{end}"] = np.array([label for _, _, label in rows], np.int64)
         arrays[f"client{end}"] = np.array([user for user, _, _ in rows])
-        arrays[f"x{end}"] = image_stream([pictures / image for _, image, _ in rows], side, options.say)
+        paths = [listed_file(pictures, image, f"A list in {folder}") for _, image, _ in rows]
+        arrays[f"x{end}"] = image_stream(paths, side, options.say)
     return arrays  # type: ignore[return-value]
 
 

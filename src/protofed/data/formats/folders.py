@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from protofed.data.dataset import listed_file
 from protofed.data.formats.published import IMAGE_ENDINGS, Arrays, ConvertOptions, image_stream, read_content
 from protofed.errors import UserError
 
@@ -54,7 +55,7 @@ def domainnet(folder: Path, options: ConvertOptions) -> Arrays:
                 if line.strip() and len(pieces) != 3:
                     raise UserError(f"{path}, line {number}: it must be DOMAIN/CLASS/IMAGE and a label.")
                 if pieces:
-                    rows.append((pieces[0], pieces[1], folder / words[0]))
+                    rows.append((pieces[0], pieces[1], listed_file(folder, words[0], f"{path}, line {number}")))
     if not parts["train"] or not parts["test"]:
         raise UserError(
             f"{folder} has no lists DOMAIN_train.txt and DOMAIN_test.txt, such as clipart_train.txt. Get them from "

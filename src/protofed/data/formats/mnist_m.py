@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from protofed.data.dataset import listed_file
 from protofed.data.formats.published import (
     Arrays,
     ConvertOptions,
@@ -31,6 +32,6 @@ def mnist_m(folder: Path, options: ConvertOptions) -> Arrays:
                 raise UserError(f"{path}, line {number}: it must have a file name and a label. Get the file again.")
         labels = np.array([int(label) for _, label in rows], np.int64)
         arrays[f"y_{part}"] = checked_class_numbers(labels, 10, str(path))
-        paths = [folder / f"mnist_m_{part}" / name for name, _ in rows]
+        paths = [listed_file(folder / f"mnist_m_{part}", name, str(path)) for name, _ in rows]
         arrays[f"x_{part}"] = image_stream(paths, 32, options.say, last=True)
     return arrays  # type: ignore[return-value]

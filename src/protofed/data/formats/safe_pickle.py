@@ -61,31 +61,45 @@ class _Refused(Exception):  # noqa: N818
 def read_plain_pickle(content: bytes, owner: str) -> Any:
     """The data in a pickle; an error if it holds anything else. `owner`, the file, begins the error messages."""
     try:
-        return _finished(_Machine().run(content))
+        return _Finisher(len(content)).finished(_Machine().run(content))
     except _Refused as problem:
         raise UserError(
             f"{owner} is refused: it holds {problem}, which a file with plain numbers, text and arrays does not need. "
             "It was not run. Get the file from where it is published."
         ) from None
     except RecursionError:
-        raise UserError(f"{owner} is refused: it contains itself. Get the file from where it is published.") from None
+        raise UserError(
+            f"{owner} is refused: it is nested too deeply. Get the file from where it is published."
+        ) from None
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, UnicodeError) as problem:
         raise UserError(f"{owner} is not a complete pickle: {problem}. Get the file again.") from problem
 
 
-def _finished(value: Any) -> Any:
-    """The value with arrays in place of their placeholders."""
-    if isinstance(value, _Array):
-        if value.content is None:
-            raise ValueError("an array has no content")
-        return value.content
-    if isinstance(value, dict):
-        return {key: _finished(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finished(inner) for inner in value]
-    if isinstance(value, _Name | _NumberType | _Mark):
-        raise _Refused(f"a {value!r}")
-    return value
+class _Finisher:
+    """Puts arrays in place of their placeholders, and counts the values.
+
+    Every value takes at least a byte of the file, unless lists and the like occur in several places. A small file could
+    have lists that hold one another twice, and thereby more values than any memory has.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def finished(self, value: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise _Refused("lists that contain themselves, or one another several times")
+        if isinstance(value, _Array):
+            if value.content is None:
+                raise ValueError("an array has no content")
+            return value.content
+        if isinstance(value, _Name | _NumberType | _Mark):  # tuples, but for the last
+            raise _Refused("a name, number type or mark as a value")
+        if isinstance(value, dict):
+            return {self.finished(key): self.finished(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(map(self.finished, value))
+        return value
 
 
 class _Machine:
@@ -159,7 +173,9 @@ class _Machine:
 
     def _since_mark(self) -> list[Any]:
         """All values since the last mark, removed with the mark."""
-        position = max((place for place, value in enumerate(self.stack) if isinstance(value, _Mark)), default=-1)
+        position = len(self.stack) - 1
+        while position >= 0 and not isinstance(self.stack[position], _Mark):
+            position -= 1
         if position < 0:
             raise ValueError("a mark is missing")
         values = self._popped(len(self.stack) - position)
