@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -63,16 +63,29 @@ def test_records_that_nobody_should_send_are_errors_and_never_unpickled():
     pickled = np.array([{"a": 1}], dtype=object)
     file = BytesIO()
     np.save(file, pickled, allow_pickle=True)
+    archive = BytesIO()
+    np.savez(archive, w=np.zeros(1))
     strange = [
         Array("float32", (1,), "torch.pickle", b"x"),
         Array("object", (1,), "numpy.ndarray", file.getvalue()),
         Array("float32", (1,), "numpy.ndarray", b"\x93NUMPY"),
+        Array("float32", (1,), "numpy.ndarray", b"PK\x03\x04x"),
+        Array("float32", (1,), "numpy.ndarray", archive.getvalue()),
+        Array("float32", (1,), "numpy.ndarray", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1")),
+        Array("float32", (1,), "numpy.ndarray", npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({10**30},)}}")),
     ]
     for array in strange:
         with pytest.raises(ValueError, match="the tensor w cannot be read"):
             record_tensors(RecordDict({"tensors": ArrayRecord({"/w": array})}))
     with pytest.raises(ValueError, match="no figures"):
         record_figures(RecordDict())
+    with pytest.raises(ValueError, match="nested too deeply"):
+        record_figures(RecordDict({"figures": ConfigRecord({"json": "[" * 100_000})}))
+
+
+def npy(header: str) -> bytes:
+    """A .npy file with this header and no values."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
 
 
 def test_the_hash_of_a_message_changes_with_every_part_of_it():

@@ -19,6 +19,8 @@ TENSORS = "tensors"
 FIGURES = "figures"
 _NUMPY = "numpy.ndarray"
 """Flower's name of the format in which an array is stored: a .npy file."""
+_NPY_START = b"\x93NUMPY"
+"""The first bytes of a .npy file. `numpy.load` would read other formats, too."""
 
 
 def to_records(tensors: Mapping[str, Tensor], figures: Mapping[str, Any]) -> RecordDict:
@@ -37,7 +39,10 @@ def record_figures(content: RecordDict) -> dict[str, Any]:
     """The figures of a message; an error (ValueError) if it has none."""
     record = content.get(FIGURES)
     text = record.get("json") if isinstance(record, ConfigRecord) else None
-    figures = json.loads(text) if isinstance(text, str) else None
+    try:
+        figures = json.loads(text) if isinstance(text, str) else None
+    except RecursionError:
+        raise ValueError("its figures are nested too deeply") from None
     if not isinstance(figures, dict):
         raise ValueError("the message has no figures")
     return figures
@@ -56,11 +61,13 @@ def _as_tensor(name: str, array: Array) -> Tensor:
     try:
         if array.stype != _NUMPY:
             raise ValueError(f"it is stored as {array.stype}")
+        if not array.data.startswith(_NPY_START):
+            raise ValueError("it is not a .npy file")
         values = np.load(BytesIO(array.data), allow_pickle=False)
         if values.dtype.kind not in "biuf":
             raise ValueError(f"it is of type {values.dtype}")
         return torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("=")))
-    except (ValueError, TypeError, EOFError, OSError, MemoryError) as problem:
+    except Exception as problem:  # numpy documents no list of the errors that a wrong file causes
         raise ValueError(
             f"the tensor {name.removeprefix('/') or '(without a name)'} cannot be read: {problem}"
         ) from None
