@@ -72,7 +72,9 @@ def test_records_that_nobody_should_send_are_errors_and_never_unpickled():
         Array("float32", (1,), "numpy.ndarray", b"PK\x03\x04x"),
         Array("float32", (1,), "numpy.ndarray", archive.getvalue()),
         Array("float32", (1,), "numpy.ndarray", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1")),
-        Array("float32", (1,), "numpy.ndarray", npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({10**30},)}}")),
+        Array(
+            "float32", (1,), "numpy.ndarray", npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({10**30},)}}")
+        ),
     ]
     for array in strange:
         with pytest.raises(ValueError, match="the tensor w cannot be read"):

@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Error, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import protofed
 from grid import NAMES, LocalGrid, altered, call, deploy, federate, toy_config, toy_members, without_time, write_toml
 from protofed.deploy.client_data import write_client_data
 from protofed.deploy.client_work import ClientWork
 from protofed.deploy.server_app import serve
+from protofed.engines.flower.client_answers import EnrolledSizes, read_evaluation, read_hits
 from protofed.engines.flower.wire import record_figures, record_tensors
 from protofed.errors import UserError
 from protofed.experiment.config import Config
@@ -24,6 +25,7 @@ from protofed.experiment.final_figures import client_rows
 from protofed.experiment.folder import Folder
 from protofed.experiment.members import Members
 from protofed.experiment.results import Result
+from protofed.experiment.stored import has_diverged
 from protofed.methods import METHODS
 from toys import examples, figures, played, runner_of
 
@@ -129,12 +131,38 @@ def another_count(tensors, figures):
     figures["num_examples"] = 1000
 
 
+def far_too_large(tensors, figures):
+    tensors["prototypes/shape"][0] = 2**31 - 1  # 43 GB
+
+
+def infinite_work(tensors, figures):
+    figures["work"] = 10**400
+
+
+def endless_term(tensors, figures):
+    figures["terms"]["pull"] = 10**400
+
+
+def strange_term(tensors, figures):
+    figures["terms"]["\x1b[2J"] = 1.0
+
+
 def stale_round(tensors, figures):
     figures["round"] = 0
 
 
 def another_run(tensors, figures):
     figures["run"] = "0" * 32
+
+
+def not_an_array(message, reply):
+    array = Array("float32", (1,), "numpy.ndarray", b"PK\x03\x04x")
+    content = RecordDict({"figures": reply.content["figures"], "tensors": ArrayRecord({"/w": array})})
+    return [Message(content, reply_to=message)]
+
+
+def nested(message, reply):
+    return [Message(RecordDict({"figures": ConfigRecord({"json": "[" * 100_000})}), reply_to=message)]
 
 
 def raised(message, reply):
@@ -159,7 +187,13 @@ FAULTS = [
     (altered(negative_support), "prototypes has a negative support"),
     (altered(negative_count), "num_examples is -3"),
     (altered(another_count), "num_examples is 1000, but it enrolled with 6"),
-    (altered(stale_round), "it answered round 1 in round 10 (stale)"),
+    (altered(far_too_large), "prototypes has the shape [2147483647, 1, 5]; must be [3, 1, 5]"),
+    (altered(infinite_work), "work is 1000"),
+    (altered(endless_term), "the term pull is 1000"),
+    (altered(strange_term), r"terms has the name '\x1b[2J'"),
+    (not_an_array, "the tensor w cannot be read: it is not a .npy file"),
+    (nested, "its figures are nested too deeply"),
+    (altered(stale_round), "it answered round 1 in round 16 (stale)"),
     (altered(another_run), "it answered for run"),
     (raised, "it failed (ValueError)"),
     (twice, "it answered twice"),
@@ -224,6 +258,76 @@ def test_a_client_that_fails_in_a_test_has_no_accuracy(tmp_path, capsys):
     result = federate(tmp_path, LocalGrid(tmp_path, faults={("b", "evaluate", 2): altered(too_many)}))
     assert [row["accuracy_head"] is None for row in result.clients] == [False, True, False]
     assert "client b: no result of evaluate in round 2: correct is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("total", [10**400, 1000, 2])
+def test_the_size_of_a_test_set_is_the_one_that_the_client_enrolled_with(total, tmp_path, capsys):
+    """Every client has three test examples. All report another number, each at another place."""
+    deploy(tmp_path, toy_config("fedavg", rounds=1, eval={"training_loss": True}))
+    (tmp_path / "server" / "balanced.npz").unlink()  # so that clients test the server's model
+
+    def other_total(tensors, figures):
+        figures |= {"total": total, "correct": {"head": 0}}
+
+    def other_server_total(tensors, figures):
+        figures["server"] |= {"total": total, "correct": {"head": 0}}
+
+    def other_loss_total(tensors, figures):
+        figures["server"]["loss_total"] = total
+
+    changes = {"a": other_total, "b": other_server_total, "c": other_loss_total}
+    faults = {(name, "evaluate", 1): altered(change) for name, change in changes.items()}
+    result = federate(tmp_path, LocalGrid(tmp_path, faults=faults))
+    assert [row["accuracy_head"] for row in result.clients] == [None, None, None]
+    assert result.rounds[0]["accuracy_global"] is None
+    out = capsys.readouterr().out
+    for name, key in (("a", "total"), ("b", "total"), ("c", "loss_total")):
+        assert f"client {name}: no result of evaluate in round 1: {key} is {total}"[:70] in out
+
+
+def test_counts_of_pixels_are_at_most_the_pixels_of_the_enrolled_images():
+    sizes = EnrolledSizes(train=4, test=2, validation=0, pixels=6)
+    figures = {"total": 12, "correct": {"head": 3}, "pixels": {"head": [[3, 0, 0], [9, 0, 0]]}}
+    assert read_evaluation(0, figures, 2, sizes, "test").total == 12
+    for wrong, problem in (
+        ({"total": 13}, "total is 13, but it enrolled with 2 images of 6 pixels"),
+        ({"pixels": {"head": [[3, 0, 0], [8, 0, 0]]}}, "pixels has 11 pixels, but total is 12"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            read_evaluation(0, {**figures, **wrong}, 2, sizes, "test")
+    with pytest.raises(ValueError, match="pixels is"):
+        read_evaluation(0, {**figures, "total": 2, "correct": {}}, 2, EnrolledSizes(4, 2), "test")
+
+
+def test_hits_are_at_most_the_examples_of_the_balanced_set():
+    assert read_hits({"hits": {"head": [5, 0, 2]}}, [5, 5, 5]) == {"head": [5, 0, 2]}
+    with pytest.raises(ValueError, match="hits are more than the examples of a class"):
+        read_hits({"hits": {"head": [5, 6, 2]}}, [5, 5, 5])
+
+
+def test_one_client_cannot_make_the_loss_of_a_round_infinite(tmp_path, capsys):
+    """The loss is that of the other two clients; if no client has a finite loss, the run has diverged."""
+
+    def diverged(tensors, figures):
+        figures["terms"] |= {"x": float("nan"), "supervised": 1e308}
+
+    deploy(tmp_path / "one", toy_config("fedavg", rounds=1))
+    grid = LocalGrid(tmp_path / "one", faults={("b", "train", 1): altered(diverged)})
+    result = federate(tmp_path / "one", grid)
+    assert "client b: its loss is not finite and not part of the round's loss" in capsys.readouterr().out
+    others = [
+        record_figures(reply.content)
+        for name, message, reply in grid.exchanged
+        if name in "ac" and message.metadata.message_type == "train"
+    ]
+    seen = sum(figures["examples_seen"] for figures in others)
+    expected = sum(figures["terms"]["supervised"] for figures in others) / seen
+    assert result.rounds[0]["loss"] == {"supervised": pytest.approx(expected)}
+    assert result.rounds[0]["rejected"] == {}
+    deploy(tmp_path / "all", toy_config("fedavg", rounds=1))
+    faults = {(name, "train", 1): altered(diverged) for name in "abc"}
+    result = federate(tmp_path / "all", LocalGrid(tmp_path / "all", faults=faults))
+    assert has_diverged(result.summary)
 
 
 def test_a_client_that_is_gone_comes_back_with_another_node_and_its_state(tmp_path, capsys):

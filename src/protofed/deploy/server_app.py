@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from protofed.deploy.client_data import read_balanced
 from protofed.deploy.deployed_runner import DeployedRunner
-from protofed.deploy.enrolment import EnrolledMembers, Enrolment
+from protofed.deploy.enrolment import Description, EnrolledMembers, Enrolment
 from protofed.deploy.settings import EXPERIMENT_FILE, ServerSettings, read_server_settings
 from protofed.deploy.status import ServerStatus
+from protofed.engines.flower.client_answers import EnrolledSizes
 from protofed.engines.flower.exchange import Patience, Post
 from protofed.engines.flower.nodes import Clock, Nodes
 from protofed.engines.flower.remote import Agreement, Remote
+from protofed.engines.scoring import with_input_shape
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import Examples
@@ -147,9 +151,25 @@ def _engine(
         enrolment.run,
         enrolment.config.digest(),
         members.labels,
-        tuple(len(train) for train in members.train),
+        tuple(_enrolled_sizes(client) for client in described),
         enrolment.held_classes(members.labels),
-        frozenset(n for n, client in enumerate(described) if members.balanced and client.get("balanced")),
+        _examinable(members, described),
     )
     without_data = replace(members, train=tuple(Examples.empty(**client["input"]) for client in described))
     return Remote(post, agreement, without_data, config.method, config.train, config.run.seed)
+
+
+def _enrolled_sizes(client: Description) -> EnrolledSizes:
+    """The sizes in a client's description. A mask has the height and width of the image."""
+    train, test, validation = client["sizes"]
+    return EnrolledSizes(train, test, validation, math.prod(client["input"]["shape"][1:]) if client["pixels"] else 0)
+
+
+def _examinable(members: EnrolledMembers, described: list[Description]) -> dict[int, list[int]]:
+    """The clients that have the balanced test set, with the number of examples of each class in it."""
+    classes, examinable = len(members.labels), {}
+    for number, client in enumerate(described):
+        parts = with_input_shape(members.balanced, members.train[number].shape)
+        if client.get("balanced") and parts:
+            examinable[number] = torch.stack([part.class_counts(classes) for part in parts]).sum(0).tolist()
+    return examinable

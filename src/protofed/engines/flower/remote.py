@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split, ignore_progress
-from protofed.engines.flower.client_answers import read_evaluation, read_hits, read_report, read_server_scores
+from protofed.engines.flower.client_answers import (
+    EnrolledSizes,
+    has_finite_terms,
+    read_evaluation,
+    read_hits,
+    read_report,
+    read_server_scores,
+)
 from protofed.engines.flower.exchange import Parcel, Post
 from protofed.engines.loop import Loop
 from protofed.messages import flatten
@@ -28,9 +35,10 @@ class Agreement:
     run: str  # an id of the run
     experiment: str  # the digest of the experiment
     labels: tuple[str | int, ...]
-    sizes: tuple[int, ...]  # the number of training examples of each client
+    sizes: tuple[EnrolledSizes, ...]  # the numbers of examples of each client
     classes: tuple[Tensor | None, ...]  # per client whether it enrolled with each class [classes]; None: not reported
-    examinable: frozenset[int] = frozenset()  # the clients that have the balanced test set
+    examinable: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """per client that has the balanced test set: the number of examples of each class that its net can take"""
 
 
 class Remote:
@@ -71,7 +79,8 @@ class Remote:
 
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Let all clients train that were sent a message. `failures` has those without a usable upload."""
-        examined = self.agreement.examinable & set(plan.examined)
+        examinable = self.agreement.examinable
+        examined = examinable.keys() & set(plan.examined)
         tasks = {
             number: self._parcel(
                 "train",
@@ -89,17 +98,29 @@ class Remote:
         for number, parcel in sorted(exchange.answers.items()):
             try:
                 report = self._report(number, downs[number], parcel)
-                hits = read_hits(parcel.figures, len(self.agreement.labels)) if number in examined else {}
+                hits = read_hits(parcel.figures, examinable[number]) if number in examined else {}
                 reports.append(report._replace(hits=hits))
             except ValueError as problem:
                 exchange.failures[number] = str(problem)
         self.failures = dict(sorted(exchange.failures.items()))
         self.on_trained(len(reports))
-        return reports
+        return self._with_finite_losses(reports)
+
+    def _with_finite_losses(self, reports: list[Report]) -> list[Report]:
+        """The reports without losses that are not finite, unless all are: then it is the run that diverges."""
+        if not any(report.terms and has_finite_terms(report) for report in reports):
+            return reports
+        usable = []
+        for report in reports:
+            if not has_finite_terms(report):
+                self.post.say(report.upload.client, "its loss is not finite and not part of the round's loss")
+                report = report._replace(terms={}, examples_seen=0.0)
+            usable.append(report)
+        return usable
 
     def _report(self, number: int, down: Any, parcel: Parcel) -> Report:
         """A client's report, checked against what it enrolled with."""
-        size, classes = self.agreement.sizes[number], self.agreement.classes[number]
+        size, classes = self.agreement.sizes[number].train, self.agreement.classes[number]
         report = read_report(self.method, number, *parcel, self._template(number, down), classes)
         if report.upload.num_examples != size:
             raise ValueError(f"num_examples is {report.upload.num_examples}, but it enrolled with {size}")
@@ -127,8 +148,9 @@ class Remote:
         evaluations, scores = {}, []
         for number, parcel in sorted(exchange.answers.items()):
             try:
-                evaluation = read_evaluation(number, parcel.figures, num_classes)
-                scores += [read_server_scores(parcel.figures, num_classes)] if server is not None else []
+                sizes = self.agreement.sizes[number]
+                evaluation = read_evaluation(number, parcel.figures, num_classes, sizes, on)
+                scores += [read_server_scores(parcel.figures, num_classes, sizes)] if server is not None else []
                 evaluations[number] = evaluation
             except ValueError as problem:
                 exchange.failures[number] = str(problem)
@@ -146,7 +168,7 @@ class Remote:
         exchange, hits = self.post.exchange(round, tasks), {}
         for number, parcel in sorted(exchange.answers.items()):
             try:
-                hits[number] = read_hits(parcel.figures, len(self.agreement.labels))
+                hits[number] = read_hits(parcel.figures, self.agreement.examinable[number])
             except ValueError as problem:
                 exchange.failures[number] = str(problem)
         self._say_failures("examine", round, exchange.failures)
