@@ -16,6 +16,7 @@ import protofed
 from grid import NAMES, LocalGrid, altered, call, deploy, federate, toy_config, toy_members, without_time, write_toml
 from protofed.deploy.client_data import write_client_data
 from protofed.deploy.client_work import ClientWork
+from protofed.deploy.descriptions import checked_description
 from protofed.deploy.server_app import serve
 from protofed.engines.flower.client_answers import EnrolledSizes, read_evaluation, read_hits
 from protofed.engines.flower.wire import record_figures, record_tensors
@@ -260,7 +261,7 @@ def test_a_client_that_fails_in_a_test_has_no_accuracy(tmp_path, capsys):
     assert "client b: no result of evaluate in round 2: correct is" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("total", [10**400, 1000, 2])
+@pytest.mark.parametrize("total", [10**400, 1000, 2], ids=["endless", "large", "small"])
 def test_the_size_of_a_test_set_is_the_one_that_the_client_enrolled_with(total, tmp_path, capsys):
     """Every client has three test examples. All report another number, each at another place."""
     deploy(tmp_path, toy_config("fedavg", rounds=1, eval={"training_loss": True}))
@@ -496,12 +497,94 @@ def test_another_experiment_is_refused_by_name(tmp_path, capsys):
     assert "Missing: b." in said
 
 
-def test_another_version_a_strange_name_a_taken_name_and_a_wrong_node_are_refused(tmp_path, capsys, monkeypatch):
-    deploy(tmp_path, toy_config(), wait_seconds=5.0, node_ids={"c": 999})
+DESCRIPTION = {
+    "input": {"shape": [4], "scale": 1.0, "mean": 0.0, "std": 1.0, "fill": None},
+    "sizes": [6, 3, -1],
+    "pixels": False,
+    "counts": [[[0, 3], [1, 3]], [[0, 1]]],
+    "images": [],
+    "net": None,
+    "group": "",
+    "own": False,
+    "dataset": "toy",
+    "remark": "",
+    "balanced": False,
+}
+"""What a client says about itself, if it has nothing to hide."""
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        *(
+            ({key: None}, f"{key} is missing")
+            for key in ("pixels", "group", "dataset", "own", "counts", "input", "sizes")
+        ),
+        ({"counts": [[]]}, "counts of 1 sets instead of 2"),
+        ({"counts": [[], [], []]}, "counts of 3 sets instead of 2"),
+        ({"counts": [[[0, 10**30]], []]}, "a count is 10{30}"),
+        ({"counts": [[[0, 7]], []]}, "counts have 7 labels of 6 examples"),
+        ({"counts": [[[-1, 1]], []]}, "count 1 of class -1"),
+        ({"counts": [[[10**9, 1]], []]}, "count 1 of class 1000000000"),
+        ({"counts": [[["a", 1], [1, 1]], []]}, "some of its classes are names"),
+        ({"counts": [[[0]], []]}, "not enough values"),
+        ({"sizes": [10**13, 3, -1]}, "at most 10,000,000 examples"),
+        ({"sizes": [6, 10**30, -1]}, "at most 10,000,000 examples"),
+        ({"sizes": [6, 3, -7]}, "sizes"),
+        ({"sizes": [6, 3]}, "sizes"),
+        ({"own": "yes"}, "own is 'yes'"),
+        ({"dataset": {"a": 1}}, "dataset is {'a': 1}"),
+        ({"remark": "x" * 10_000}, "remark has 10000 characters"),
+        ({"input": {"shape": [10**12]}}, "inputs of shape"),
+        ({"input": {"shape": []}}, "inputs of shape"),
+        ({"input": {"shape": [4], "mask": []}}, "input has the key 'mask'"),
+        ({"input": {"shape": [4], "scale": "x"}}, "scale of inputs is 'x'"),
+        ({"input": {"shape": [4], "mean": [0.0] * 3}}, "mean of inputs is"),
+        ({"pixels": True}, "inputs of shape"),
+        ({"net": {"name": "mlp", "hidden": [10**7, 10**7]}}, "a net with [0-9,]* parameters"),
+        ({"net": {"name": "cnn"}}, "cnn"),
+        ({"net": [{"name": "mlp"}, {"name": "mlp"}]}, "net is"),
+        ({"net": {"name": "mlp", "hidden": [1] * 10_000}}, "net is"),
+    ],
+)
+def test_a_description_that_the_server_cannot_work_with_is_refused(change, problem):
+    config = Config.of(toy_config())
+    assert checked_description({**DESCRIPTION, "name": "b"}, config, ()) == DESCRIPTION
+    with pytest.raises(ValueError, match=problem):
+        checked_description(DESCRIPTION | change, config, ())
+
+
+def test_a_description_without_a_net_is_refused():
+    with pytest.raises(ValueError, match="there is no 'net'"):
+        checked_description({key: DESCRIPTION[key] for key in DESCRIPTION if key != "net"}, Config.of(toy_config()), ())
+
+
+def test_a_malformed_description_does_not_end_the_run_of_the_others(tmp_path, capsys):
+    deploy(tmp_path, toy_config(), min_clients=2, wait_seconds=5.0)
+
+    def malformed(tensors, figures):
+        del figures["pixels"]
+
+    result = federate(tmp_path, LocalGrid(tmp_path, faults={("b", "query.enrol", 0): altered(malformed)}))
+    assert "client b described itself in a way that cannot be read: pixels is missing." in capsys.readouterr().out
+    assert [row["name"] for row in result.clients] == ["a", "c"]
+
+
+def test_a_name_without_a_registered_key_cannot_be_taken(tmp_path, capsys):
+    deploy(tmp_path, toy_config(), wait_seconds=5.0, node_ids={"a": 100, "c": 999})
+    said = refusals(tmp_path, capsys)
+    assert "node 100: refused" not in said
+    assert "node 101: refused: it calls itself b, but server.toml and the registered keys give this name to no" in said
+    assert (
+        "node 102: refused: it calls itself c, but server.toml and the registered keys give this name to node" in said
+    )
+
+
+def test_another_version_a_strange_name_and_a_taken_name_are_refused(tmp_path, capsys, monkeypatch):
+    deploy(tmp_path, toy_config(), wait_seconds=5.0)
     write_toml(tmp_path / "clients" / "b" / "client.toml", {"name": "a"})
     said = refusals(tmp_path, capsys)
     assert "node 101: refused: client number 0 is already online as node 100" in said
-    assert "node 102: refused: it calls itself c, but server.toml gives this name to node 999" in said
     write_toml(tmp_path / "clients" / "b" / "client.toml", {"name": "x"})
     monkeypatch.setattr("protofed.deploy.client_work.__version__", "0.0.1")
     said = refusals(tmp_path, capsys)

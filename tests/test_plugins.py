@@ -284,11 +284,12 @@ def test_files_that_are_passed_on_run_no_code_either(file, download, command, tm
 
 def test_a_client_cannot_name_the_code_of_a_server(download):
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'protofed[flower]' to test deployments")
-    from protofed.deploy.enrolment import Enrolment
+    from protofed.deploy.descriptions import checked_description
 
-    figures = {"input": {"shape": [6]}, "sizes": [3, 3, -1], "counts": [[], []], "images": []}
-    with pytest.raises(UserError, match=r"its net .*parts\.py:Small is not part of protofed"):
-        Enrolment._checked(None, "a", {**figures, "net": {"name": f"{download / 'parts.py'}:Small"}})
+    figures = {"input": {"shape": [6]}, "sizes": [3, 3, -1], "counts": [[], []], "images": [], "balanced": False}
+    figures |= {"pixels": False, "own": False, "group": "", "dataset": "", "remark": ""}
+    with pytest.raises(ValueError, match=r"its net .*parts\.py:Small is not part of protofed"):
+        checked_description({**figures, "net": {"name": f"{download / 'parts.py'}:Small"}}, Config.of({}), ())
 
 
 def test_numbers_are_read_without_any_code(download, command):

@@ -11,7 +11,7 @@ from protofed.errors import UserError, did_you_mean
 
 ClassNames = tuple[str | int, ...]
 """The names of the classes 0, 1, ..."""
-_MOST_CLASSES = 10_000
+MOST_CLASSES = 10_000
 """More classes than this are taken for a mistake, unless the user gives the classes."""
 
 
@@ -55,7 +55,7 @@ def class_names(labels: Sequence[np.ndarray], classes: int | Sequence[str | int]
     if by_name:
         return tuple(np.unique(np.concatenate(nonempty)).tolist())
     count = max((int(y.max()) for y in nonempty), default=0) + 1
-    if count > _MOST_CLASSES:
+    if count > MOST_CLASSES:
         raise UserError(
             f"data: label {count - 1} would make {count:,} classes. Give `classes`, the list of all labels."
         )

@@ -14,23 +14,21 @@ from torch import Tensor
 from protofed import __version__
 from protofed.data.labels import ClassNames, class_names
 from protofed.data.partitions.base import Holding
-from protofed.engines.flower.client_answers import count_of
-from protofed.errors import ConfigError, UserError
+from protofed.deploy.descriptions import Description, checked_description
+from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.config import Config
 from protofed.experiment.folder import read_json, write_atomically
 from protofed.experiment.member_nets import own_or_shared_nets
 from protofed.experiment.members import Members
-from protofed.experiment.own_code import names_outside
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from protofed.deploy.settings import ServerSettings
+    from protofed.experiment.config import Config
 
 FEDERATION_FILE = "federation.json"
 """The file of the server with the id of the run and the clients' descriptions."""
-Description = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,9 +83,10 @@ class Enrolment:
             raise UserError(f"it is called {name!r}. server.toml lists {', '.join(self.settings.clients)}.")
         if name not in self.names:
             raise UserError(f"client {name} came after the start of the run. It can join when the run has ended.")
-        if self.settings.node_ids.get(name, node) != node:
+        if self.settings.node_ids and self.settings.node_ids.get(name) != node:
+            owner = f"node {self.settings.node_ids[name]}" if name in self.settings.node_ids else "no node"
             raise UserError(
-                f"it calls itself {name}, but server.toml gives this name to node {self.settings.node_ids[name]}."
+                f"it calls itself {name}, but server.toml and the registered keys give this name to {owner}."
             )
         if figures.get("version") != __version__:
             raise UserError(
@@ -110,31 +109,16 @@ class Enrolment:
         self.descriptions[self.names[number]] = self._checked(self.names[number], figures)
 
     def _checked(self, name: str, figures: Description) -> Description:
-        """A description whose parts have the right types; an error if one does not."""
+        """The parts of a description that are kept; an error if the server cannot work with one of them."""
         try:
-            shape = figures["input"]["shape"]
-            Examples.empty(**figures["input"])
-            if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
-                raise ValueError(f"inputs of shape {shape!r}")
-            sizes = figures["sizes"]
-            if len(sizes) != 3 or not all(type(size) is int for size in sizes) or min(sizes[:2]) < 0:
-                raise ValueError(f"sizes {sizes!r}")
-            for pairs in (*figures["counts"], figures["images"]):
-                for label, count in pairs:
-                    if type(label) not in (int, str) or count_of({"a count": count}, "a count") == 0:
-                        raise ValueError(f"count {count!r} of class {label!r}")
-            if figures["net"] is not None:
-                if outside := names_outside({"net": figures["net"]}):  # nobody else decides what this server imports
-                    raise ValueError(f"its net {outside[0][1]} is not part of protofed")
-                Config.of({"net": figures["net"]})
-        except (KeyError, TypeError, ValueError, ConfigError) as problem:
+            description = checked_description(figures, self.config, self.settings.classes)
+        except ValueError as problem:
             raise UserError(f"client {name} described itself in a way that cannot be read: {problem}.") from None
-        names = [label for pairs in figures["counts"] for label, _ in pairs]
         known = self.settings.classes
+        names = [label for pairs in description["counts"] for label, _ in pairs]
         if known and (unknown := [label for label in names if label not in known]):
             raise UserError(f"client {name} has the class {unknown[0]!r}, which server.toml does not list in classes.")
-        keys = ("input", "sizes", "pixels", "counts", "images", "net", "group", "own", "dataset", "remark", "balanced")
-        return {key: figures[key] for key in keys if key in figures}
+        return description
 
     def fix(self, names: list[str]) -> None:
         """Let these clients be the members of the run, and write them to the server's folder."""

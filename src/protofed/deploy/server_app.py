@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from protofed.deploy.client_data import read_balanced
 from protofed.deploy.deployed_runner import DeployedRunner
-from protofed.deploy.enrolment import Description, EnrolledMembers, Enrolment
+from protofed.deploy.descriptions import Description, enrolled_sizes
+from protofed.deploy.enrolment import EnrolledMembers, Enrolment
 from protofed.deploy.settings import EXPERIMENT_FILE, ServerSettings, read_server_settings
 from protofed.deploy.status import ServerStatus
-from protofed.engines.flower.client_answers import EnrolledSizes
 from protofed.engines.flower.exchange import Patience, Post
 from protofed.engines.flower.nodes import Clock, Nodes
 from protofed.engines.flower.remote import Agreement, Remote
@@ -151,18 +150,12 @@ def _engine(
         enrolment.run,
         enrolment.config.digest(),
         members.labels,
-        tuple(_enrolled_sizes(client) for client in described),
+        tuple(enrolled_sizes(client) for client in described),
         enrolment.held_classes(members.labels),
         _examinable(members, described),
     )
     without_data = replace(members, train=tuple(Examples.empty(**client["input"]) for client in described))
     return Remote(post, agreement, without_data, config.method, config.train, config.run.seed)
-
-
-def _enrolled_sizes(client: Description) -> EnrolledSizes:
-    """The sizes in a client's description. A mask has the height and width of the image."""
-    train, test, validation = client["sizes"]
-    return EnrolledSizes(train, test, validation, math.prod(client["input"]["shape"][1:]) if client["pixels"] else 0)
 
 
 def _examinable(members: EnrolledMembers, described: list[Description]) -> dict[int, list[int]]:
