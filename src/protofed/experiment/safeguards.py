@@ -36,6 +36,11 @@ class Safeguards:
                 f"attack.classes: got {list(config.attack.classes)}, but classes are numbered from 0 to "
                 f"{members.classes - 1}. Use two of these."
             )
+        if self.attackers and config.attack.kind in ON_DATA and config.engine.name == "flower":
+            raise UserError(
+                f"attack.kind: {config.attack.kind} changes the training data of clients, which stay on their own "
+                "machines. Use a kind that changes uploads, such as sign_flip, or a run on one machine."
+            )
         self.members = members_with_attackers(config, members)
         self.expected = Expected(
             0,
