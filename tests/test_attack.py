@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,6 +138,23 @@ def test_what_attacks_want():
     assert wanted_labels(AttackSection(0.3, "swap", classes=(1, 2)), labels, 3).tolist() == [-1, 2, 1]
     assert wanted_labels(AttackSection(0.3, "backdoor", classes=(1, 0)), labels, 3).tolist() == [1, -1, 1]
     assert wanted_labels(AttackSection(0.3, "random"), labels, 3).tolist() == [-1, -1, -1]
+
+
+# ---- the page of results ----
+
+
+def test_the_page_of_results_is_that_of_the_kept_runs():
+    """Its tables follow from the kept runs, and its sentences about the geometric median hold for them."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "attacks.py"))
+    kept = json.loads(script["KEPT"].read_text(encoding="utf-8"))
+    page = script["PAGE"].read_text(encoding="utf-8")
+    assert script["with_parts"](page, script["parts_of"](kept)) == page, "run: python benchmarks/attacks.py --write"
+    lost = {
+        row.split("`")[1]: [float(cell) for cell in row.split("|")[2:4]]
+        for row in script["claim_table"](kept).splitlines()[2:]
+    }
+    assert min(lost["mean"]) > 10
+    assert max(lost["geometric_median"]) < 2
 
 
 # ---- in runs ----

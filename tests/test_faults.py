@@ -7,6 +7,7 @@ the server's state, what honest clients keep, their accuracies, and the loss.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -17,16 +18,19 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import protofed
 from grid import LocalGrid, deploy, federate
 from grid import toy_config as deployed_config
+from protofed.cli.screen import Screen
 from protofed.core import Upload
 from protofed.engines.engine import Report
 from protofed.engines.loop import Loop
 from protofed.errors import StoppedRunError
 from protofed.experiment.config import Config
 from protofed.experiment.runner import Runner
+from protofed.experiment.wording import void_text
 from protofed.messages import flatten
 from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
 from protofed.prototypes import Prototypes
@@ -397,3 +401,18 @@ def test_a_clock_that_jumps_on_flower(tmp_path, monkeypatch):
     runner = played(Config.of(table), members)
     assert [row["rejected"] for row in result.rounds] == [{}, {}]
     assert [row["loss"] for row in result.rounds] == [row["loss"] for row in runner.rounds]
+
+
+def test_void_rounds_and_attackers_are_shown():
+    """On the screen, and in the log of a deployed federation's server."""
+    assert void_text({"round": 3, "void": True}).startswith("round 3 is void: too few usable uploads (trust.quorum)")
+    assert void_text({"round": 3, "void": False}) == void_text({"round": 3}) == ""
+    console = Console(file=io.StringIO(), width=200)
+    screen = Screen(console)
+    runner = with_faults(dict.fromkeys(range(6), lost), trust={"quorum": 0.5}, attack={"share": 0.2})
+    screen.started(runner.config, MEMBERS, [], runner.notes)
+    for row in runner.rounds:
+        screen.round(row)
+    text = console.file.getvalue()
+    assert "attack.kind = sign_flip: 2 attackers, clients " in text
+    assert "round 2 is void" in text

@@ -18,7 +18,7 @@ from protofed.cli.printing import say
 from protofed.experiment.divergence import pull_warning
 from protofed.experiment.privacy_figures import privacy_text
 from protofed.experiment.watchers import Watcher
-from protofed.experiment.wording import duration, percent, quantity
+from protofed.experiment.wording import duration, percent, quantity, void_text
 from protofed.plugins import label
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ class Screen(Watcher):
                 self.console,
                 f"round {row['round']}: {len(row['rejected'])} of {len(row['clients'])} uploads rejected ({reasons})",
             )
+        if text := void_text(row):
+            say(self.console, text)
         if self.live:
             self.live.update(self.table(), refresh=True)
         else:
@@ -241,6 +243,10 @@ def _judgements(summary: Mapping[str, Any], best: float, warning: str) -> list[s
         sentences[1:] = ["The loss is not finite: the run has diverged. Try a smaller train.lr, or train.clip."]
     if summary["rejected"]:
         sentences.append(f"{summary['rejected']:,} uploads were rejected; rounds.jsonl gives the reasons.")
+    if attack := summary.get("attack"):
+        ways = ("head", "prototype")
+        honest = ", ".join(f"{100 * share:.1f} % by {way}" for way, share in attack["honest"].items() if way in ways)
+        sentences.append(f"Without the {quantity(len(attack['attackers']), 'attacker')}: {honest}.")
     if server is not None:
         sentences.append(f"The server's own model: {100 * server:.1f} % on the balanced test set.")
     if personal["v"] is not None:

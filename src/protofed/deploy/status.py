@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protofed.experiment.watchers import Watcher
+from protofed.experiment.wording import void_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +93,8 @@ class ServerStatus(Watcher):
             self.clients[name]["rejected"] += 1
             self.clients[name]["last_reason"] = f"round {row['round']}: {reason}"
             self.say(f"client {name}: rejected in round {row['round']}: {reason}")
+        if text := void_text(row):
+            self.say(text)
         self.write(round=row["round"])
         asked, ways = len(row["clients"]), (("head", "by head"), ("prototype", "by prototype"))
         shares = [f"{text} {100 * row[f'accuracy_{way}']:.1f} %" for way, text in ways if row.get(f"accuracy_{way}")]

@@ -11,6 +11,7 @@ import torch
 
 from protofed.averages import averaging_by
 from protofed.errors import UserError
+from protofed.experiment.wording import quantity
 from protofed.plugins import label
 from protofed.trust.attack import ON_DATA, corrupt_uploads, draw_attackers, poison_data, wanted_labels, with_trigger
 from protofed.trust.guard import Expected, sift
@@ -60,7 +61,7 @@ class Safeguards:
         if not self.attackers:
             return []
         clients = ", ".join(map(str, self.attackers))
-        return [f"attack.kind = {self.attack.kind}: {len(self.attackers)} clients are attackers ({clients})"]
+        return [f"attack.kind = {self.attack.kind}: {quantity(len(self.attackers), 'attacker')}, clients {clients}"]
 
     def corrupt(self, number: int, reports: Sequence[Report], downs: Mapping[int, Any]) -> list[Report]:
         """The reports as they arrive, by client: those of attackers with what these upload."""

@@ -1,6 +1,9 @@
-"""Numbers as text for people."""
+"""Numbers and events as text for people."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 def percent(spread: dict[str, float] | None) -> str:
@@ -32,3 +35,10 @@ def dataset_title(dataset: str, remark: str) -> str:
     'synthdigits (re-made)'
     """
     return f"{dataset} ({remark})" if remark else dataset
+
+
+def void_text(row: Mapping[str, Any]) -> str:
+    """What to tell the user about a round that missed the quorum; an empty text for other rounds."""
+    if not row.get("void"):
+        return ""
+    return f"round {row['round']} is void: too few usable uploads (trust.quorum), the server's state is unchanged"

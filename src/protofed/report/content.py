@@ -31,7 +31,7 @@ _LEVELS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 _COMMON_COLUMNS = (
     *("round", "loss", "seconds", "clients", "rejected", "accuracy_", "miou", "iou", "up_", "down_", "validation"),
-    *("personal", "pixel", "attention"),
+    *("personal", "pixel", "attention", "honest", "void", "unprotected", "too_few_uploads"),
 )
 """Beginnings of the columns of rounds.jsonl that do not come from the method."""
 

@@ -1,4 +1,4 @@
-"""Trust: checks of what clients send, and noise on it. `guard.py` rejects uploads that cannot be used.
+"""Trust: checks of what clients send (`guard.py`), averages that bad uploads cannot move far, attackers, and noise.
 
 This package may import the vocabulary, methods and engines.
 """
