@@ -29,6 +29,7 @@ from protofed.experiment.own_code import (
     without_folders,
 )
 from protofed.experiment.recipes import recipe_files
+from protofed.experiment.roster import rounds_between_tests, sample_problems
 from protofed.experiment.sections import (
     SECTIONS,
     TABLE,
@@ -141,12 +142,11 @@ class Config:
         return config
 
     def with_clients(self, clients: int) -> Config:
-        """The experiment with the number of clients that it has, which may follow from the data."""
-        if isinstance(self.run.sample, int) and self.run.sample > clients:
-            raise ConfigError(
-                [f"run.sample: got {self.run.sample}, but there are {clients} clients. Use {clients} or fewer."]
-            )
-        return replace(self, data=replace(self.data, clients=clients))
+        """The experiment with its number of clients, which may follow from the data, and the rounds between tests."""
+        if problems := sample_problems(self, clients):
+            raise ConfigError(problems)
+        run = replace(self.run, eval_every=self.run.eval_every or rounds_between_tests(self, clients))
+        return replace(self, data=replace(self.data, clients=clients), run=run)
 
     def with_seed(self, seed: int) -> Config:
         """The experiment with another seed."""
@@ -200,7 +200,8 @@ class Config:
         Only values that differ from their defaults enter it, so that an option that is added later, with a default that
         changes nothing, leaves the hashes of earlier runs as they are. `DEFAULTS` must change when a default does.
         """
-        tables = {section: _not_default(values) for section, values in self._sections().items()}
+        run = replace(self.run, eval_every=self.run.eval_every if self.run.eval_every > 1 else 0)  # 1: former default
+        tables = {section: _not_default(values) for section, values in (self._sections() | {"run": run}).items()}
         table = without_folders({name: keys for name, keys in tables.items() if keys or name not in _LATER_SECTIONS})
         for name in MAY_CHANGE:
             section, _, key = name.partition(".")

@@ -43,7 +43,8 @@ def result_summary(
             way: accuracy_over_clients(evaluations, way, config.eval.reporting)
             for way in ways_of_predicting(evaluations)
         },
-        "majority": majority_baseline(members),
+        "tested": len(evaluations),
+        "majority": majority_baseline(members, [evaluation.client for evaluation in evaluations]),
         "domains": _domains(members, evaluations),
         "best": _best_round(rounds),
         "global": {
@@ -72,9 +73,9 @@ def result_summary(
     }
 
 
-def majority_baseline(members: Members) -> float:
-    """The mean over clients of `majority_accuracy`; NaN if no client has both training and test examples."""
-    pairs = zip(members.train, members.test, strict=True)
+def majority_baseline(members: Members, clients: Sequence[int] | None = None) -> float:
+    """The mean over clients (None: all) of `majority_accuracy`; NaN if none has both training and test examples."""
+    pairs = [(members.train[c], members.test[c]) for c in (range(len(members)) if clients is None else clients)]
     shares = [majority_accuracy(*(part.class_counts(members.classes) for part in pair)) for pair in pairs]
     known = [share for share in shares if share is not None]
     return sum(known) / len(known) if known else float("nan")

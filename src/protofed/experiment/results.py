@@ -23,6 +23,7 @@ from protofed.experiment.folder import Folder, read_json
 from protofed.experiment.kept_states import AllStates, states_of_all
 from protofed.experiment.members import Members
 from protofed.experiment.model import Model
+from protofed.experiment.roster import clients_to_test
 from protofed.experiment.stored_members import members_with_data, with_data
 from protofed.experiment.table import ResultTable, TableCell, data_frame
 from protofed.experiment.unknown import Calibration, UnknownRule, client_calibration
@@ -79,17 +80,22 @@ class State(NamedTuple):
         return None if model.compute_scores(torch.zeros(1, *model.data.shape)) else 0
 
     def temperatures(self) -> dict[int, dict[str, float]]:
-        """The temperature of each client and way of predicting, of the models that are here; {} without validation."""
-        sets = ((client, examples) for client, examples in enumerate(self.members.validation) if client in self.kept)
-        return {client: fit_temperatures(self.model(client), examples) for client, examples in sets if len(examples)}
+        """The temperature of each client and way of predicting; {} without validation sets."""
+        sets = {client: self.members.validation[client] for client in self._tested()} if self.members.validation else {}
+        return {
+            client: fit_temperatures(self.model(client), examples) for client, examples in sets.items() if len(examples)
+        }
+
+    def _tested(self) -> list[int]:
+        """The clients that are tested and have their models here."""
+        return [client for client in clients_to_test(self.config, len(self.members)) if client in self.kept]
 
     def calibrations(self) -> dict[int, Calibration]:
         """The rules for unknown inputs of the clients that have examples for a limit."""
         if self.config.eval.unknown == "none":
             return {}
         found = {
-            client: client_calibration(self.model(client), self.config.eval, self.members)
-            for client in sorted(self.kept)
+            client: client_calibration(self.model(client), self.config.eval, self.members) for client in self._tested()
         }
         return {client: calibration for client, calibration in found.items() if calibration}
 

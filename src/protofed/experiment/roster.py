@@ -10,8 +10,13 @@ import torch
 from protofed import draws
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from protofed.experiment.config import Config
     from protofed.experiment.members import Members
+
+_TESTED_PER_ROUND = 1000
+"""Tests of clients per round, on average, that `run.eval_every = 0` allows."""
 
 
 class Roster(NamedTuple):
@@ -43,6 +48,31 @@ def clients_per_round(config: Config, clients: int) -> int:
     return sample if isinstance(sample, int) else max(1, round(sample * clients))
 
 
+def clients_to_test(config: Config, clients: int) -> Sequence[int]:
+    """The clients that are tested, of `clients` in all. They are the same in every round and for all methods."""
+    sampled = config.eval.clients_sampled
+    count = sampled if isinstance(sampled, int) else max(1, round(sampled * clients))
+    if count >= clients:
+        return range(clients)
+    generator = draws.generator(config.run.seed, "tested", None, None)
+    return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
+
+
+def sample_problems(config: Config, clients: int) -> list[str]:
+    """What is wrong with the numbers of clients that are sampled, of `clients` clients in all."""
+    numbers = {"run.sample": config.run.sample, "eval.clients_sampled": config.eval.clients_sampled}
+    return [
+        f"{key}: got {number}, but there are {clients} clients. Use {clients} or fewer."
+        for key, number in numbers.items()
+        if isinstance(number, int) and number > clients
+    ]
+
+
+def rounds_between_tests(config: Config, clients: int) -> int:
+    """The number of rounds from one test to the next that `run.eval_every = 0` stands for."""
+    return max(1, len(clients_to_test(config, clients)) // _TESTED_PER_ROUND)
+
+
 def draw_clients(config: Config, members: Members, number: int) -> list[int]:
     """The sampled clients of round `number`, with equal probabilities or in proportion to their training examples.
 
@@ -50,7 +80,8 @@ def draw_clients(config: Config, members: Members, number: int) -> list[int]:
     """
     clients, count = len(members), clients_per_round(config, len(members))
     generator = draws.generator(config.run.seed, "sample", number, None)
-    sizes = torch.tensor([len(train) for train in members.train], dtype=torch.double)
-    if config.run.sampling == "uniform" or not sizes.any():
+    uniform = config.run.sampling == "uniform"
+    sizes = torch.zeros(0) if uniform else torch.tensor(list(map(len, members.train)), dtype=torch.double)
+    if uniform or not sizes.any():
         return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
     return sorted(torch.multinomial(sizes, min(count, int((sizes > 0).sum())), generator=generator).tolist())

@@ -23,7 +23,7 @@ from protofed.experiment.members import Members
 from protofed.experiment.own_code import with_relative_paths, write_code
 from protofed.experiment.pixels import check_pixel_labels
 from protofed.experiment.progress import ProgressBar, wants_progress
-from protofed.experiment.roster import clients_per_round
+from protofed.experiment.roster import clients_per_round, clients_to_test
 from protofed.experiment.runner import Runner
 from protofed.experiment.sections import GivenInPython, NetChoice
 from protofed.experiment.stop_request import was_asked_to_stop
@@ -88,7 +88,10 @@ def run(
     check_pixel_labels(members, label(config.method_name), config.method)
     for train in members.train:
         check_augmentation(config.train.augment, train.x)
+    automatic = not config.run.eval_every
     config = resolve_engine(config.with_clients(len(members)), members)
+    if automatic and config.run.eval_every > 1:
+        members = replace(members, notes=(*members.notes, note_on_tests(config)))
     for name in config.run.all_watchers() if out is not None else ():
         WATCHERS.find(name)[1].require()
     keep_freed_memory()
@@ -119,6 +122,15 @@ def resolve_engine(config: Config, members: Members) -> Config:
         return replace(config, engine=chosen)
     name, reason = choose_engine(members.nets, config.train.batch, per_round)
     return replace(config, engine=replace(config.engine, name=name, reason=f"auto: {reason}"))
+
+
+def note_on_tests(config: Config) -> str:
+    """What the screen says if a federation is so large that not every round is tested."""
+    tested = len(clients_to_test(config, config.data.clients))
+    return (
+        f"run.eval_every: {tested:,} clients are tested every {config.run.eval_every} rounds; "
+        "set eval.clients_sampled to test fewer clients more often"
+    )
 
 
 @contextmanager

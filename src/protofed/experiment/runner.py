@@ -34,7 +34,7 @@ from protofed.experiment.results import (
     ways_of_predicting,
 )
 from protofed.experiment.resumed_rows import as_if_uninterrupted
-from protofed.experiment.roster import draw_roster
+from protofed.experiment.roster import clients_to_test, draw_roster
 from protofed.experiment.safeguards import Safeguards, attack_summary
 from protofed.experiment.sections import is_due
 from protofed.experiment.server_model import server_columns, server_predictor
@@ -58,6 +58,7 @@ class Runner:
         engine: Engine | None = None,
     ) -> None:
         self.config, self.members, self.folder, self.method = config, members, folder, config.method
+        self.tested = clients_to_test(config, len(members))
         self.server = checked(self.method, "start", self.method.start(members.server(config.run.seed, 0)))
         self.rounds: list[RoundRow] = []
         self.evaluations: list[Evaluation] = []
@@ -241,7 +242,7 @@ class Runner:
     def _server_columns(self) -> RoundRow:
         """The columns of a tested round about the server's own model."""
         predict = server_predictor(self.method, self.members, self.server)
-        return server_columns(predict, self.members, self.config.eval.training_loss)
+        return server_columns(predict, self.members, self.config.eval.training_loss, self.tested)
 
     def server_prototypes(self) -> Prototypes | None:
         """The server's prototypes, if the method has them."""
@@ -253,15 +254,15 @@ class Runner:
         return share_equal_messages({client: checked(self.method, "broadcast", down) for client, down in messages})
 
     def _evaluate(self, number: int, on: Split = "test") -> list[Evaluation]:
-        """Every client on its own test or validation set, with the message that the server would send it now."""
-        return self.engine.evaluate(number, self._messages(range(len(self.members))), on)
+        """The tested clients on their own test or validation sets, with the message that they would get now."""
+        return self.engine.evaluate(number, self._messages(self.tested), on)
 
     @cached_property
     def _last_rounds(self) -> dict[int, int]:
-        """The last round of each client that takes part in one."""
-        config, members = self.config, self.members
+        """The last round of each tested client that takes part in one. Only scores of personal models need it."""
+        config, members, tested = self.config, self.members, set(self.tested)
         rosters = ((number, draw_roster(config, members, number)) for number in range(config.run.rounds))
-        return {client: number for number, roster in rosters for client in roster.clients}
+        return {client: number for number, roster in rosters for client in roster.clients if client in tested}
 
     def _examined(self, number: int) -> set[int]:
         """Clients whose last training is this round: their final personal model is scored now."""
@@ -279,9 +280,9 @@ class Runner:
         hits = {int(client): hits for row in self.rounds for client, hits in row["personal"].items()}
         last = self.config.run.rounds - 1
         if self.config.eval.clients == "all":
-            wanted = list(range(len(self.members)))
+            wanted = list(self.tested)
         else:
-            wanted = draw_roster(self.config, self.members, last).clients
+            wanted = sorted(set(self.tested) & set(draw_roster(self.config, self.members, last).clients))
         hits |= self.engine.examine(last, self._messages([client for client in wanted if client not in hits]))
         return accuracies_by_client(hits, self.members.train, self.members.balanced, len(self.members.labels))
 

@@ -28,7 +28,7 @@ TABLE = "table"
 
 
 def _share_or_number(value: Any) -> Any:
-    """Check the value of `run.sample`."""
+    """Check the value of `run.sample` or `eval.clients_sampled`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and ((value >= 1) if isinstance(value, int) else (0 < value <= 1)):
         return value
@@ -58,8 +58,8 @@ class RunSection:
     """clients per round: a fraction (1.0 is all clients, 0.1 a tenth of them) or a whole number (1 is one client)"""
     sampling: Literal["uniform", "by_size"] = "uniform"
     """uniform: every client is equally likely; by_size: with probability proportional to its examples"""
-    eval_every: Annotated[int, Ge(1)] = 1
-    """test the clients every this many rounds, and after the last"""
+    eval_every: Annotated[int, Ge(0)] = 0
+    """test the clients every this many rounds, and after the last; 0: every round, or less often with over 1,000"""
     eval_last: Annotated[int, Ge(0)] = 0
     """test the clients in each of the last this many rounds, too, for a mean over them"""
     checkpoint_every: Annotated[int, Ge(1)] = 1
@@ -85,7 +85,7 @@ class RunSection:
 
     def is_tested(self, number: int, last: bool) -> bool:
         """Whether the clients are tested after round `number`."""
-        return is_due(number, self.eval_every, last) or number > self.rounds - self.eval_last
+        return is_due(number, self.eval_every or 1, last) or number > self.rounds - self.eval_last
 
 
 def is_due(number: int, every: int, last: bool) -> bool:
@@ -160,6 +160,8 @@ class EvalSection:
     """whether each client's latest model is scored on the balanced test set, as in FedNH; takes one pass per client"""
     clients: Literal["all", "round"] = "all"
     """whose models `personal` scores; all: all clients' (never trained: the initial one); round: the last round's"""
+    clients_sampled: Annotated[int | float, BeforeValidator(_share_or_number)] = 1.0
+    """clients that are tested: a fraction (1.0: all) or a whole number; drawn once, the same ones for every method"""
     training_loss: bool = False
     """whether the server's model is also tested on all training examples (loss_global in rounds.jsonl)"""
     unknown: Rule = "softmax"

@@ -34,17 +34,21 @@ def server_predictor(method: AnyMethod, members: Members, server: Any) -> Predic
     return predict
 
 
-def server_columns(predict: Predict, members: Members, training_loss: bool) -> RoundRow:
+def server_columns(
+    predict: Predict, members: Members, training_loss: bool, tested: Sequence[int] | None = None
+) -> RoundRow:
     """The columns of a tested round about the server's model; the accuracy is null if the server has none.
 
     The balanced test set is the dataset's. If clients have test sets of their own (`eval.test = "own"`, subjects), the
-    accuracy on the union of these is `accuracy_global_union`: the correct predictions of all clients over all examples.
+    accuracy on the union of these is `accuracy_global_union`: the correct predictions of all clients over all examples;
+    of the `tested` clients if these are given.
     """
     accuracies = _accuracies(predict, members.balanced)
     row: RoundRow = {"accuracy_global": accuracies.get("head")}
     row |= {f"accuracy_global_{way}": share for way, share in accuracies.items() if way != "head"}
     if any(part.own for part in members.parts):
-        row["accuracy_global_union"] = _accuracies(predict, members.test).get("head")
+        sets = members.test if tested is None else [members.test[client] for client in tested]
+        row["accuracy_global_union"] = _accuracies(predict, sets).get("head")
     if training_loss:
         row["loss_global"] = mean_cross_entropy(predict, members.train)
     if any(part.mask is not None for part in members.balanced):

@@ -136,7 +136,7 @@ class Store:
         """
         changed = 0
         for client, content in states:
-            digest = _blob_hash(f"client {client} {version}", content)
+            digest = _keyed_hash(f"client {client} {version}", content)
             before = self.connection.execute(
                 "SELECT digest FROM clients WHERE client = ? ORDER BY version DESC LIMIT 1", (client,)
             ).fetchone()
@@ -148,7 +148,7 @@ class Store:
 
     def put_checkpoint(self, rounds: int, about: str, server: bytes) -> None:
         """Write a checkpoint."""
-        digest = _blob_hash(f"checkpoint {rounds} {about}", server)
+        digest = _keyed_hash(f"checkpoint {rounds} {about}", server)
         self.connection.execute(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?)", (rounds, digest, about, server)
         )
@@ -156,7 +156,7 @@ class Store:
     def put_lines(self, lines: Mapping[int, str]) -> None:
         """Write the lines of these rounds (from 1) of rounds.jsonl."""
         for number, line in lines.items():
-            digest = _blob_hash(f"round {number}", line.encode())
+            digest = _keyed_hash(f"round {number}", line.encode())
             self.connection.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (number, digest, line))
 
     def remove_after(self, rounds: int) -> None:
@@ -198,7 +198,7 @@ class Store:
             row = self.connection.execute(
                 "SELECT digest, about, server FROM checkpoints WHERE rounds = ?", (rounds,)
             ).fetchone()
-            if row is None or row[0] != _blob_hash(f"checkpoint {rounds} {row[1]}", row[2]):
+            if row is None or row[0] != _keyed_hash(f"checkpoint {rounds} {row[1]}", row[2]):
                 raise DamageError(f"the checkpoint after {rounds} rounds")
         return row[1], row[2]
 
@@ -210,7 +210,7 @@ class Store:
                 "ORDER BY version DESC LIMIT 1",
                 (client, rounds),
             ).fetchone()
-            if row is None or row[1] != _blob_hash(f"client {client} {row[0]}", row[2]):
+            if row is None or row[1] != _keyed_hash(f"client {client} {row[0]}", row[2]):
                 raise DamageError(f"the state of client {client}")
             content: bytes = row[2]
         return content
@@ -224,7 +224,7 @@ class Store:
                 "ON client = c AND version = v",
                 (rounds,),
             ):
-                if digest != _blob_hash(f"client {client} {version}", content):
+                if digest != _keyed_hash(f"client {client} {version}", content):
                     raise DamageError(f"the state of client {client}")
                 yield StoredState(client, int.from_bytes(digest), content)
 
@@ -235,7 +235,7 @@ class Store:
                 "SELECT round, digest, line FROM rounds WHERE round <= ? ORDER BY round", (rounds,)
             ).fetchall()
             intact = [
-                number for number, digest, line in found if digest == _blob_hash(f"round {number}", line.encode())
+                number for number, digest, line in found if digest == _keyed_hash(f"round {number}", line.encode())
             ]
             if intact != list(range(1, rounds + 1)):
                 raise DamageError("the rows of rounds")
@@ -268,7 +268,7 @@ class Store:
         return self.path.with_name(f"{self.path.name}-{suffix}")
 
 
-def _blob_hash(name: str, content: bytes) -> bytes:
+def _keyed_hash(name: str, content: bytes) -> bytes:
     """The checksum of an entry. It covers the entry's name, too."""
     checksum = hashlib.sha256(name.encode() + b"\0")
     checksum.update(content)

@@ -1,0 +1,116 @@
+"""Many clients: samples of clients that are tested, sums of uploads on disk, and partitions without copies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import protofed
+from protofed.experiment.config import Config, ConfigError
+from protofed.experiment.folder import Folder
+from protofed.experiment.roster import clients_to_test
+from protofed.experiment.watchers import Watcher
+
+TABLE = {
+    "run": {"rounds": 2, "sample": 3},
+    "data": {"clients": 12},
+    "net": {"hidden": [4], "dim": 4},
+    "eval": {"clients_sampled": 5},
+}
+
+
+def with_method(name: str, **sections):
+    return {**TABLE, **sections, "method": {"name": name}}
+
+
+# Tested clients
+
+
+def test_the_tested_clients_are_the_same_for_all_methods_and_rounds_and_differ_between_seeds(tmp_path):
+    drawn = {}
+    for method in ("fedproto", "fedavg", "local"):
+        result = protofed.run(with_method(method), tmp_path / method)
+        drawn[method] = [row["client"] for row in result.clients]
+        assert (result.summary["clients"], result.summary["tested"]) == (12, 5)
+        assert sorted(map(int, result.unknown)) == drawn[method]
+    assert drawn["fedproto"] == drawn["fedavg"] == drawn["local"]
+    assert drawn["local"] == list(clients_to_test(Config.of(TABLE), 12))
+    assert drawn["local"] != list(clients_to_test(Config.of({**TABLE, "run": {"seed": 1}}), 12))
+
+
+def test_the_accuracies_are_those_of_the_tested_clients():
+    every = protofed.run({**TABLE, "eval": {}})
+    some = protofed.run(TABLE)
+    accuracies = {row["client"]: row["accuracy_head"] for row in every.clients}
+    mean = sum(accuracies[row["client"]] for row in some.clients) / 5
+    assert some.summary["accuracy"]["head"]["mean"] == pytest.approx(mean)
+    assert some.rounds[-1]["loss"] == every.rounds[-1]["loss"]  # training is the same
+
+
+def test_a_fraction_of_the_clients_or_too_many():
+    assert len(clients_to_test(Config.of({"eval": {"clients_sampled": 0.25}}), 12)) == 3
+    assert len(clients_to_test(Config.of({"eval": {"clients_sampled": 0.001}}), 12)) == 1
+    assert list(clients_to_test(Config.of({}), 12)) == list(range(12))
+    with pytest.raises(ConfigError, match=r"eval.clients_sampled: got 13, but there are 12 clients. Use 12 or fewer."):
+        Config.of({"eval": {"clients_sampled": 13}}).with_clients(12)
+
+
+@pytest.mark.parametrize("clients", ["all", "round"])
+def test_personal_models_are_those_of_tested_clients(clients, tmp_path):
+    table = with_method("fedavg", eval={"clients_sampled": 5, "personal": True, "clients": clients})
+    result = protofed.run({**table, "run": {"rounds": 3, "sample": 6}}, tmp_path / "run")
+    tested = {row["client"] for row in result.clients}
+    scored = {row["client"] for row in result.clients if row["personal_v"] is not None}
+    last = set(result.rounds[-1]["clients"])
+    assert scored == (tested if clients == "all" else tested & last)
+    assert all(set(map(int, row["personal"])) <= tested for row in result.rounds)
+    again = protofed.run({**table, "run": {"rounds": 3, "sample": 6}}, tmp_path / "run", resume=True)
+    assert again.summary == result.summary
+
+
+@pytest.mark.parametrize(
+    ("clients", "sampled", "every"),
+    [(1000, 1.0, 1), (1999, 1.0, 1), (2000, 1.0, 2), (50_000, 1.0, 50), (50_000, 500, 1)],
+)
+def test_large_federations_are_tested_less_often_by_default(clients, sampled, every):
+    config = Config.of({"eval": {"clients_sampled": sampled}})
+    assert config.with_clients(clients).run.eval_every == every
+    assert Config.of({"run": {"eval_every": 7}}).with_clients(clients).run.eval_every == 7
+
+
+def test_the_screen_says_that_tests_are_less_frequent(monkeypatch, tmp_path):
+    monkeypatch.setattr("protofed.experiment.roster._TESTED_PER_ROUND", 4)
+    said = []
+
+    class Listening(Watcher):
+        def started(self, config, members, rounds, notes):
+            said.extend(notes)
+
+        def round(self, row): ...
+
+    protofed.run({**TABLE, "run": {"rounds": 3, "sample": 2}, "eval": {}}, tmp_path / "run", watchers=[Listening()])
+    assert said[-1] == (
+        "run.eval_every: 12 clients are tested every 3 rounds; set eval.clients_sampled to test fewer clients more often"
+    )
+    tested = [row["accuracy_head"] is not None for row in Folder(tmp_path / "run").rounds()]
+    assert tested == [False, False, True]
+
+
+def test_a_run_that_is_tested_every_round_has_the_digest_of_earlier_versions():
+    """1 was the default for any number of clients, and values that are defaults are not part of a digest."""
+    assert Config.of({"run": {"eval_every": 1}}).digest() == Config.of({}).digest()
+    assert Config.of({}).with_clients(20).run.eval_every == 1
+    assert Config.of({"run": {"eval_every": 2}}).digest() != Config.of({}).digest()
+
+
+def test_clients_that_never_trained_are_not_stored_and_have_their_first_model(tmp_path):
+    result = protofed.run(with_method("local", run={"rounds": 1, "sample": 2}, eval={}), tmp_path / "run")
+    trained = set(result.rounds[0]["clients"])
+    loaded = protofed.Result.load(tmp_path / "run")
+    assert set(loaded.state.kept.trained) == trained
+    other = next(client for client in range(12) if client not in trained)
+    expected = result.state.kept[other].params
+    found = loaded.state.kept[other].params
+    assert all(bool((found[name] == expected[name]).all()) for name in expected)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["tested"] == 12
