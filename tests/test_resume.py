@@ -122,7 +122,7 @@ def test_killed_at_30_random_moments_and_resumed_it_is_the_uninterrupted_run(dam
         assert not reason or (not recovers and none_left)
         assert reason or end(out) == expected, moment
     assert begun > 15
-    assert damaged > 10 or not damage
+    assert damaged > 5 or not damage
     assert lost < damaged or not damage  # often a state is left
 
 
