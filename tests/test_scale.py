@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import weakref
+from typing import ClassVar
 
 import pytest
+import torch
 
 import protofed
+from protofed.core import Upload, Weights, average
+from protofed.engines.loop import Loop
+from protofed.engines.stacked import Stacked
 from protofed.experiment.config import Config, ConfigError
 from protofed.experiment.folder import Folder
+from protofed.experiment.held_uploads import HeldUploads
 from protofed.experiment.roster import clients_to_test
 from protofed.experiment.watchers import Watcher
+from protofed.messages import flatten
+from protofed.methods import METHODS
+from toys import config, everything, federation, net, played_on, pool_of, runner_of
 
 TABLE = {
     "run": {"rounds": 2, "sample": 3},
@@ -114,3 +124,65 @@ def test_clients_that_never_trained_are_not_stored_and_have_their_first_model(tm
     found = loaded.state.kept[other].params
     assert all(bool((found[name] == expected[name]).all()) for name in expected)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["tested"] == 12
+
+
+# Uploads
+
+
+class Counted(Upload):
+    """An upload that makes its message when it is looked at, and knows how many messages exist at the same time."""
+
+    alive: ClassVar[set] = set()
+    most: ClassVar[list] = [0]
+
+    @property
+    def message(self):
+        made = Weights({name: value.clone() for name, value in self[4].params.items()})
+        key = next(iter(made.params.values()))
+        number = len(self.alive) + 1
+        self.alive.add(id(key))
+        weakref.finalize(key, self.alive.discard, id(key))
+        self.most[0] = max(self.most[0], number)
+        return made
+
+
+@pytest.mark.parametrize("method", [name for name in sorted(METHODS) if METHODS[name].sums_uploads])
+def test_methods_that_declare_it_need_one_upload_at_a_time(method):
+    experiment, members = config(method), federation(nets=[net()] * 6)
+    runner = runner_of(experiment, members)
+    downs = {client: experiment.method.broadcast(runner.server, client) for client in range(6)}
+    uploads = [report.upload for report in runner.engine.train(0, downs)]
+    expected = experiment.method.aggregate(members.server(0, 0), runner.server, uploads)
+    Counted.alive.clear()
+    Counted.most[0] = 0
+    counted = [Counted(*upload) for upload in uploads]
+    found = experiment.method.aggregate(members.server(0, 0), runner.server, counted)
+    torch.testing.assert_close(flatten(found), flatten(expected), rtol=0, atol=0)
+    assert 1 <= Counted.most[0] <= 2
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fednh"])
+@pytest.mark.parametrize("kind", [Loop, pool_of(Stacked, 2)])
+def test_uploads_on_disk_change_no_bit(method, kind, monkeypatch):
+    held = []
+    make = HeldUploads.__init__
+    monkeypatch.setattr(HeldUploads, "__init__", lambda self, *parts: held.append(self) or make(self, *parts))
+    members = federation(nets=[net()] * 6)
+    plain = played_on(kind, config(method), members)
+    assert all(one.file is None for one in held)
+    held.clear()
+    frugal = played_on(kind, config(method, engine={"memory": 1e-9}), members)
+    assert all(one.file is not None and one.in_memory == 0 for one in held)
+    torch.testing.assert_close(everything(frugal), everything(plain), rtol=0, atol=0)
+    assert [{**row, "seconds": 0} for row in frugal.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
+
+
+def test_an_average_of_models_one_after_the_other_is_the_sum_by_hand():
+    models = [
+        {"w": torch.tensor([1.0, 3.0]), "n": torch.tensor(2)},
+        {"w": torch.tensor([5.0, 1.0]), "n": torch.tensor(5)},
+    ]
+    found = average((model for model in models), [1, 3])
+    assert found["w"].tolist() == [4.0, 1.5]
+    assert (found["n"].item(), found["n"].dtype) == (4, torch.int64)  # 4.25, rounded
+    assert average(iter(models), [0, 0])["w"].tolist() == [3.0, 2.0]

@@ -181,6 +181,8 @@ class Method(Generic[Server, Down, Up, Kept]):
     needs: ClassVar[Needs] = "nothing"
     calls_head: ClassVar[bool] = False
     """Whether a hook calls the head on single embeddings (`net.head`), which nets that label pixels do not allow."""
+    sums_uploads: ClassVar[bool] = False
+    """Whether `aggregate` needs one upload at a time (a weighted sum); otherwise all of a round are in memory."""
     compares_classes: ClassVar[bool] = False
     """Whether `loss` compares an example with prototypes of other classes; if so, a newcomer downloads all of them."""
 
@@ -288,4 +290,4 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 def average_uploads(uploads: Sequence[Upload[Any]], equal: bool = False) -> Params:
     """The average of the uploaded parameters, weighted by the clients' numbers of examples; `equal`: not weighted."""
     weights = [1 if equal else upload.num_examples for upload in uploads]
-    return average([upload.message.params for upload in uploads], weights)
+    return average((upload.message.params for upload in uploads), weights)

@@ -6,7 +6,7 @@ back by that type, and nothing is ever unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
@@ -49,28 +49,29 @@ class KeptModel(NamedTuple):
     params: Params
 
 
-def average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
+def average(parts: Iterable[Params], weights: Sequence[float]) -> Params:
     """The weighted average of several models, summed in double precision; the plain average if all weights are 0.
 
-    Inside `averages.averaging_by`, its rule replaces the average.
+    It looks at one model after the other, so that they need not all be in memory. Inside `averages.averaging_by`, its
+    rule replaces the average and gets all of them.
 
     >>> average([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], [1, 3])["w"].item()
     3.0
     """
     total = float(sum(weights))
-    shares = [weight / total for weight in weights] if total > 0 else [1 / len(parts)] * len(parts)
+    shares = [weight / total for weight in weights] if total > 0 else [1 / len(weights)] * len(weights)
     if rule := current_rule():
-        return _average_by_rule(rule, parts, shares)
-
-    def averaged(tensors: list[Tensor]) -> Tensor:
-        summed = sum(
-            (tensor.double() * share for tensor, share in zip(tensors, shares, strict=True)),
-            start=torch.zeros((), dtype=torch.double),
-        )
-        dtype = tensors[0].dtype
-        return (summed if dtype.is_floating_point else summed.round()).to(dtype)
-
-    return {name: averaged([part[name] for part in parts]) for name in parts[0]}
+        return _average_by_rule(rule, list(parts), shares)
+    sums: dict[str, Tensor] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for part, share in zip(parts, shares, strict=True):
+        dtypes = dtypes or {name: tensor.dtype for name, tensor in part.items()}
+        for name in dtypes:
+            sums[name] = sums.get(name, torch.zeros((), dtype=torch.double)) + part[name].double() * share
+    return {
+        name: (sums[name] if dtype.is_floating_point else sums[name].round()).to(dtype)
+        for name, dtype in dtypes.items()
+    }
 
 
 def _average_by_rule(rule: AverageRule, parts: Sequence[Params], shares: Sequence[float]) -> Params:

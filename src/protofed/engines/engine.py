@@ -58,6 +58,11 @@ class Report(NamedTuple):
     """correct predictions on the balanced test set, if the client was examined"""
 
 
+def hold_in_memory(report: Report) -> Report:
+    """What an engine does with reports while nobody limits its memory."""
+    return report
+
+
 class Evaluation(NamedTuple):
     """A client's test: the number of correct predictions per way of predicting, out of `total`.
 
@@ -75,6 +80,8 @@ class Engine(Protocol):
 
     on_trained: Callable[[int], None]
     """called during `train` with the number of clients that have just been trained"""
+    hold: Callable[[Report], Report]
+    """called during `train` with every report as soon as it is there; it may replace the upload by one on disk"""
 
     @property
     def failures(self) -> Mapping[int, str]:

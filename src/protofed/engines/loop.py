@@ -9,7 +9,16 @@ import torch
 from protofed.contract import checked, is_ours
 from protofed.core import AnyMethod, Client, Params, Trained, Upload
 from protofed.devices import moved
-from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split, ignore_progress
+from protofed.engines.engine import (
+    ORDINARY,
+    Clients,
+    Evaluation,
+    Report,
+    RoundPlan,
+    Split,
+    hold_in_memory,
+    ignore_progress,
+)
 from protofed.engines.loss_check import check_loss
 from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
 from protofed.training import Outcome, TrainSection, params_for_testing, take_part
@@ -35,6 +44,7 @@ class Loop:
         self.tried: set[tuple[int, bool]] = set()
         """The nets on which the loss of another author was tried, and whether for a stack."""
         self.on_trained: Callable[[int], None] = ignore_progress
+        self.hold: Callable[[Report], Report] = hold_in_memory
 
     def client(self, number: int, round: int) -> tuple[Client, Any]:
         """A client and what it keeps. A client that has never trained joins again each time: it keeps nothing yet."""
@@ -61,9 +71,9 @@ class Loop:
 
     def train(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[Report]:
         """Train all clients that were sent a message, and return what they send back."""
-        reports = []
+        reports: list[Report] = []
         for group in self.groups(round, downs, plan):
-            reports += self.train_group(round, {number: downs[number] for number in group}, plan)
+            reports += map(self.hold, self.train_group(round, {number: downs[number] for number in group}, plan))
             self.on_trained(len(group))
         return reports
 

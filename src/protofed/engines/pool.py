@@ -16,15 +16,16 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from safetensors.torch import load
 
 from protofed.contract import explained_error
 from protofed.core import Upload
-from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split, ignore_progress
+from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split, hold_in_memory, ignore_progress
 from protofed.engines.threads import ends_with
 from protofed.errors import UserError
 from protofed.messages import group_by_first_name, to_bytes, unflatten
@@ -43,6 +44,7 @@ _CLIENTS_PER_JOB = 5
 """How many clients a worker evaluates before it takes the next job."""
 
 Tensors = dict[str, "Tensor"]
+T = TypeVar("T")
 
 
 class Job(NamedTuple):
@@ -78,6 +80,7 @@ class Pool:
         self.inner, self.types, self.sizes = inner, types, sizes
         self.workers: list[Worker] = []
         self.on_trained: Callable[[int], None] = ignore_progress
+        self.hold: Callable[[Report], Report] = hold_in_memory
         try:
             for _ in range(workers):
                 self.workers.append(self.start_worker())
@@ -122,12 +125,15 @@ class Pool:
         groups = self.inner.groups(round, downs, plan)
         jobs = [Job("train", round, group, sorted(plan.examined), work) for group in groups]
         jobs.sort(key=lambda job: -sum(self.sizes[client] for client in job.clients))
+        return [report for reports in self._do(jobs, downs, partial(self._reports, round)) for report in reports]
+
+    def _reports(self, round: int, answer: Answer) -> list[Report]:
+        """The reports in the answer to a job."""
         reports = []
-        for answer in self._do(jobs, downs):
-            for entry in answer.clients:
-                message = unflatten(self.types["up"], answer.uploads.get(str(entry["client"]), {}))
-                upload = Upload(entry["client"], entry["num_examples"], entry["steps"], entry["work"], message, round)
-                reports.append(Report(upload, entry["terms"], entry["examples_seen"], entry["hits"]))
+        for entry in answer.clients:
+            message = unflatten(self.types["up"], answer.uploads.get(str(entry["client"]), {}))
+            upload = Upload(entry["client"], entry["num_examples"], entry["steps"], entry["work"], message, round)
+            reports.append(self.hold(Report(upload, entry["terms"], entry["examples_seen"], entry["hits"])))
         return reports
 
     def evaluate(self, round: int, downs: Mapping[int, Any], on: Split = "test") -> list[Evaluation]:
@@ -141,13 +147,13 @@ class Pool:
         """The answers about all clients, a few clients per job."""
         clients, step = list(downs), _CLIENTS_PER_JOB
         jobs = [Job(kind, round, clients[first : first + step]) for first in range(0, len(clients), step)]
-        return [entry for answer in self._do(jobs, downs) for entry in answer.clients]
+        return [entry for entries in self._do(jobs, downs, lambda answer: answer.clients) for entry in entries]
 
-    def _do(self, jobs: Sequence[Job], downs: Mapping[int, Any]) -> list[Answer]:
-        """The answers to all jobs, in their order. What clients keep is stored in the inner engine."""
+    def _do(self, jobs: Sequence[Job], downs: Mapping[int, Any], read: Callable[[Answer], T]) -> list[T]:
+        """What `read` makes of the answers to all jobs, in their order. What clients keep goes to the inner engine."""
         waiting = deque((number, 1) for number in range(len(jobs)))
         busy: dict[Connection, tuple[int, int]] = {}
-        answers: dict[int, Answer] = {}
+        answers: dict[int, T] = {}
         while waiting or busy:
             for position, worker in enumerate(self.workers):
                 if waiting and worker.connection not in busy:
@@ -175,7 +181,7 @@ class Pool:
                 self.inner.update(
                     {client: unflatten(self.types["kept"], kept.get(str(client), {})) for client in about["kept"]}
                 )
-                answers[number] = Answer(about["clients"], tensors.get("up", {}))
+                answers[number] = read(Answer(about["clients"], tensors.get("up", {})))
                 if jobs[number].kind == "train":
                     self.on_trained(len(jobs[number].clients))
         return [answers[number] for number in range(len(jobs))]

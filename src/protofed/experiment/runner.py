@@ -17,6 +17,7 @@ from protofed.experiment.config import Config
 from protofed.experiment.divergence import all_rejected, pull_warning
 from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
+from protofed.experiment.held_uploads import HeldUploads
 from protofed.experiment.kept_states import GIGABYTE, states_of_all
 from protofed.experiment.local_engine import make_local_engine
 from protofed.experiment.members import Members
@@ -208,6 +209,7 @@ class Runner:
         downs = self._messages(roster.sampled)
         plan = RoundPlan(self._examined(number), roster.slow)
         self.engine.on_trained = progress_reporter(self.watchers, number + 1, len(roster.clients))
+        self.engine.hold = HeldUploads(self.method.types()["up"], self.config.engine.memory * GIGABYTE).hold
         reports = self.engine.train(number, {client: downs[client] for client in roster.clients}, plan)
         reports = self.safeguards.corrupt(number, reports, downs)
         require_equal_uploads(self.method, [report.upload for report in reports])

@@ -192,7 +192,7 @@ class EngineSection:
     workers: Annotated[int, Ge(0)] = 0
     """number of processes; 0: one per core if the run is large enough to benefit; results do not depend on it"""
     memory: Annotated[float, Gt(0)] = 1.0
-    """gigabytes of memory for what clients keep between rounds; more is read from disk when it is needed"""
+    """gigabytes of memory for what clients keep, and for the uploads of a round; more is read from disk when needed"""
     device: Annotated[str, BeforeValidator(check_device_name)] = "cpu"
     """where clients train and are tested: cpu, cuda, cuda:1 (the second GPU), mps, or auto (a GPU if there is one)"""
     reason: str = ""

@@ -39,6 +39,7 @@ class Ditto(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     """FedAvg, and for every client a personal model that is kept near the shared one."""
 
     needs: ClassVar[Needs] = "equal nets"
+    sums_uploads: ClassVar[bool] = True
 
     pull: Annotated[float, Ge(0)] = 0.75
     """λ: weight of the squared distance of the personal model to the shared one; 0 is Local."""

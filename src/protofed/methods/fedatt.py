@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Gt
@@ -19,6 +19,7 @@ from protofed.methods.fedavg import FedAvg
 class FedAtt(FedAvg):
     """FedAvg with a weight per client and layer, which grows with the distance that the layer moved."""
 
+    sums_uploads: ClassVar[bool] = False  # the weights of a layer need the distances of all clients
     step: Annotated[float, Gt(0)] = 1.2
     """ε: step size of the server towards the weighted mean of the clients' layers."""
     norm: Literal["spectral", "frobenius"] = "spectral"

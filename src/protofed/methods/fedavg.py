@@ -15,6 +15,7 @@ class FedAvg(SharedModel, Method[Weights, Weights, Weights, Nothing]):
     """Clients train one shared model; the server averages the weights."""
 
     needs: ClassVar[Needs] = "equal nets"
+    sums_uploads: ClassVar[bool] = True
 
     weights: Literal["size", "equal"] = "size"
     """`size`: client i counts |D_i| / N, as in FedProto's Eq. (1). `equal`: every client counts the same."""

@@ -31,6 +31,7 @@ class FedBABU(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     """Only the body is trained and shared; before a test, each client fine-tunes the complete model."""
 
     needs: ClassVar[Needs] = "equal nets"
+    sums_uploads: ClassVar[bool] = True
 
     weights: Literal["size", "equal"] = "size"
     """Weights of clients in the average: by their training examples (`size`), or `equal`."""

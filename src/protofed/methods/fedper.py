@@ -17,6 +17,7 @@ class FedPer(SharedModel, Method[Weights, Weights, Weights, KeptModel]):
     """Clients share the body and keep their heads; all layers train together."""
 
     needs: ClassVar[Needs] = "equal nets"
+    sums_uploads: ClassVar[bool] = True
 
     shared: Literal["body", "convs"] = "body"
     """Shared layers: `body` is everything but the head, `convs` only the convolutions, as FedProto's tables count."""

@@ -48,6 +48,7 @@ class FedROD(Method[Weights, Weights, Weights, KeptHead]):
     """Clients share a body and a head that is trained as if classes were balanced; each adds a personal head."""
 
     needs: ClassVar[Needs] = "equal nets"
+    sums_uploads: ClassVar[bool] = True
     calls_head: ClassVar[bool] = True
 
     personal: Literal["together", "after"] = "together"

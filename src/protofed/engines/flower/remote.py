@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from protofed.engines.engine import ORDINARY, Clients, Evaluation, Report, RoundPlan, Split, ignore_progress
+from protofed.engines.engine import (
+    ORDINARY,
+    Clients,
+    Evaluation,
+    Report,
+    RoundPlan,
+    Split,
+    hold_in_memory,
+    ignore_progress,
+)
 from protofed.engines.flower.client_answers import (
     EnrolledSizes,
     has_finite_terms,
@@ -59,6 +68,7 @@ class Remote:
         self.trained: set[int] = set()  # the clients that have uploaded something
         self.failures: Mapping[int, str] = {}
         self.on_trained: Callable[[int], None] = ignore_progress
+        self.hold: Callable[[Report], Report] = hold_in_memory
         self.server_scores: list[
             MessageFigures
         ] = []  # what clients counted for the server's model in the last evaluation
@@ -99,7 +109,7 @@ class Remote:
             try:
                 report = self._report(number, downs[number], parcel)
                 hits = read_hits(parcel.figures, examinable[number]) if number in examined else {}
-                reports.append(report._replace(hits=hits))
+                reports.append(self.hold(report._replace(hits=hits)))
             except ValueError as problem:
                 exchange.failures[number] = str(problem)
         self.failures = dict(sorted(exchange.failures.items()))
