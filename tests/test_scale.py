@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 import weakref
+from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 import protofed
 from protofed.core import Upload, Weights, average
+from protofed.data.partitions.base import Labels, assign_classes, check_holdings
+from protofed.data.partitions.by_class import WithReplacement
+from protofed.data.tables import memory_mapped
 from protofed.engines.loop import Loop
 from protofed.engines.stacked import Stacked
+from protofed.errors import UserError
 from protofed.experiment.config import Config, ConfigError
 from protofed.experiment.folder import Folder
 from protofed.experiment.held_uploads import HeldUploads
+from protofed.experiment.members import Members
 from protofed.experiment.roster import clients_to_test
 from protofed.experiment.watchers import Watcher
 from protofed.messages import flatten
@@ -186,3 +194,69 @@ def test_an_average_of_models_one_after_the_other_is_the_sum_by_hand():
     assert found["w"].tolist() == [4.0, 1.5]
     assert (found["n"].item(), found["n"].dtype) == (4, torch.int64)  # 4.25, rounded
     assert average(iter(models), [0, 0])["w"].tolist() == [3.0, 2.0]
+
+
+# Data
+
+
+def labels_of(classes: int, per_class: int, test: int) -> Labels:
+    return Labels(np.repeat(np.arange(classes), per_class), np.repeat(np.arange(classes), test), classes)
+
+
+def test_with_replacement_divides_any_number_of_clients():
+    labels = labels_of(4, 10, 6)
+    parts = WithReplacement(ways=2, shots=5, test=3).split(labels, 200, seed=0)
+    assert len(parts) == 200  # there are 40 examples
+    check_holdings(parts, labels, 200, "with_replacement")
+    for part in parts:
+        counts = np.bincount(labels.train[part.train], minlength=4)
+        assert sorted(counts) == [0, 0, 5, 5]
+        assert (np.bincount(labels.test[part.test], minlength=4) == np.where(counts, 3, 0)).all()
+    used = np.concatenate([part.train for part in parts])
+    assert len(np.unique(used)) == 40
+    again = WithReplacement(ways=2, shots=5, test=3).split(labels, 200, seed=0)
+    assert all((one.train == two.train).all() for one, two in zip(parts, again, strict=True))
+    with pytest.raises(UserError, match=r"partition.shots: got 11, but class \d has 10 examples. Use 10 or fewer."):
+        WithReplacement(ways=2, shots=11).split(labels, 5, seed=0)
+    with pytest.raises(UserError, match=r"partition.test: got 7, but class \d has 6 examples."):
+        WithReplacement(ways=2, shots=1, test=7).split(labels, 5, seed=0)
+
+
+def test_a_hundred_thousand_clients_are_divided_in_seconds():
+    began = time.process_time()
+    assert len(WithReplacement().split(labels_of(10, 6000, 1000), 100_000, seed=0)) == 100_000
+    assert time.process_time() - began < 5
+
+
+def test_the_time_to_assign_classes_is_proportional_to_the_clients():
+    """It summed over all clients for each client: 20,000 took a quarter of an hour."""
+    began = time.process_time()
+    assigned = assign_classes(2, 10, 20_000, np.random.RandomState(0))
+    assert time.process_time() - began < 5
+    assert set(assigned.sum(0)) == {2}
+    assert np.ptp(assigned.sum(1)) <= 1
+
+
+def test_clients_have_positions_in_one_memory_mapped_array(tmp_path):
+    x, y = np.random.RandomState(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    table = {"data": {"name": "npz", "root": str(tmp_path), "clients": 30}, "partition": {"name": "with_replacement"}}
+    table["partition"] |= {"shots": 4, "test": 2}
+    members = Members.of(Config.of(table))
+    addresses = {part.x.data_ptr() for part in (*members.train, *members.test)}
+    assert len(addresses) == 1
+    assert isinstance(memory_mapped(tmp_path)["x"], np.memmap)
+    assert isinstance(members.train[0].x.numpy().base, np.memmap) or _is_mapped(addresses.pop())
+
+
+def _is_mapped(address: int) -> bool:
+    """Whether the address is in a file that is mapped into this process."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("no /proc")
+    for line in maps.read_text().splitlines():
+        first, last = (int(part, 16) for part in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.endswith("x.npy")
+    return False

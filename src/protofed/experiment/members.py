@@ -79,9 +79,9 @@ class Members:
         holdings = config.partition.split(labels, config.data.clients, config.run.seed)
         if origin_of(type(config.partition)):
             check_holdings(holdings, labels, config.data.clients, label(config.partition_name))
+        train_labels = data.train.labels.numpy()
         parts = tuple(
-            _hold_out(part, data.train.labels.numpy(), config.eval, config.run.seed, client)
-            for client, part in enumerate(holdings)
+            _hold_out(part, train_labels, config.eval, config.run.seed, client) for client, part in enumerate(holdings)
         )
         train = [data.train.subset(part.train) for part in parts]
         test = [(data.train if part.own else data.test).subset(part.test) for part in parts]

@@ -5,7 +5,7 @@ sizes or the origins of the clients' data.
 """
 
 from protofed.data.partitions.base import Partition, partition_class
-from protofed.data.partitions.by_class import Dirichlet, NWay, Shards
+from protofed.data.partitions.by_class import Dirichlet, NWay, Shards, WithReplacement
 from protofed.data.partitions.by_origin import ByDomain, FromFile, Natural
 from protofed.data.partitions.by_size import DirichletPowerLaw, FedProxPowerLaw, Iid, Pooled, PowerLaw
 from protofed.plugins import Registry
@@ -22,5 +22,6 @@ _BUILT_IN: dict[str, type[Partition]] = {
     "pooled": Pooled,
     "power_law": PowerLaw,
     "shards": Shards,
+    "with_replacement": WithReplacement,
 }
 PARTITIONS = Registry("partitions", partition_class, _BUILT_IN)

@@ -132,8 +132,9 @@ def require_classes(ways: int, classes: int) -> None:
 def assign_classes(ways: int, classes: int, clients: int, draw: np.random.RandomState) -> np.ndarray:
     """1 where a client has a class, else 0 [classes, clients]. Each client has `ways` classes, the rarest so far."""
     require_classes(ways, classes)
-    assigned = np.zeros((classes, clients))
+    assigned, holders = np.zeros((classes, clients)), np.zeros(classes)
     for client in range(clients):
-        rarest = np.lexsort((draw.uniform(size=classes), assigned.sum(1)))[:ways]
+        rarest = np.lexsort((draw.uniform(size=classes), holders))[:ways]
         assigned[rarest, client] = 1
+        holders[rarest] += 1
     return assigned

@@ -147,3 +147,48 @@ class Shards:
         require_examples(clients, len(labels.train))
         shares = assigned / np.maximum(assigned.sum(1, keepdims=True), 1)
         return deal_holdings(labels, shares, draw)
+
+
+@dataclass(frozen=True)
+class WithReplacement:
+    """Any number of clients: each draws `ways` classes, and examples of them from the complete dataset.
+
+    An example may belong to several clients, but to each of them once.
+    """
+
+    ways: Annotated[int, Ge(1)] = 3
+    """number of classes per client"""
+    shots: Annotated[int, Ge(1)] = 8
+    """number of training examples per class and client"""
+    test: Annotated[int, Ge(1)] = 10
+    """number of test examples per class and client"""
+
+    def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
+        clients = clients or DEFAULT_CLIENTS
+        require_classes(self.ways, labels.classes)
+        draw = random_state(seed, "partition", "with_replacement")
+        chosen = np.sort(draw.uniform(size=(clients, labels.classes)).argsort(1)[:, : self.ways], 1)
+        train, test = (
+            self._positions(part, count, key, chosen, draw)
+            for part, count, key in ((labels.train, self.shots, "shots"), (labels.test, self.test, "test"))
+        )
+        return [Holding(own, own_test) for own, own_test in zip(train, test, strict=True)]
+
+    def _positions(
+        self, labels: np.ndarray, count: int, key: str, chosen: np.ndarray, draw: np.random.RandomState
+    ) -> np.ndarray:
+        """The positions [clients, ways * count] of each client's examples, of its classes chosen [clients, ways]."""
+        positions = np.zeros((*chosen.shape, count), np.int64)
+        for label in np.unique(chosen):
+            pool = draw.permutation(np.flatnonzero(labels == label))
+            if count > len(pool):
+                raise UserError(
+                    f"partition.{key}: got {count}, but class {label} has {len(pool)} examples. "
+                    f"Use {len(pool)} or fewer."
+                )
+            holders = chosen == label
+            first = draw.randint(
+                len(pool), size=holders.sum()
+            )  # consecutive ones of the shuffled class: no example twice
+            positions[holders] = pool[(first[:, None] + np.arange(count)) % len(pool)]
+        return np.sort(positions.reshape(len(chosen), -1), 1)
