@@ -60,7 +60,9 @@ def test_a_run_is_a_folder(tmp_path):
     }
     written = Config.of(tomllib.loads((where / "config.toml").read_text()))
     assert written.engine.name == "stacked"
-    assert replace(written, engine=Config.of(SMALL).engine) == Config.of(SMALL)
+    assert written.run.eval_every == 1  # what 0 stands for in a small federation
+    asked = Config.of(SMALL)
+    assert replace(written, engine=asked.engine, run=asked.run) == asked
     stored = json.loads((where / "result.json").read_text())
     assert stored == result.summary
     for key in ("method", "dataset", "seed", "rounds", "engine", "versions", "miou", "personal"):
