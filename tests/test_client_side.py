@@ -270,6 +270,50 @@ def test_small_classes_can_be_dropped(tmp_path):
     assert result.clients[2]["classes"] == "2"
 
 
+def own_files(tmp_path, own, test, classes=None, **policy):
+    """A federation of own files with labels by name, without `classes` in server.toml; b has the policy."""
+    deploy(tmp_path, toy_config("fedproto", rounds=2))
+    write_toml(tmp_path / "server" / "server.toml", {"clients": list("abc"), "wait_seconds": 5.0})
+    (tmp_path / "server" / "balanced.npz").unlink()
+    write_toml(tmp_path / "clients" / "b" / "policy.toml", {"may_send": ["prototypes"], **policy})
+    for name in "abc":
+        y, y_test = (np.array(list(text)) for text in ((own, test) if name == "b" else ("rrrrrrsssss", "rs")))
+        x, x_test = (np.random.default_rng(3).normal(size=(len(part), 4)) for part in (y, y_test))
+        names = {"classes": np.array(list(classes))} if classes else {}
+        np.savez(tmp_path / "clients" / name / "data.npz", x=x, y=y, x_test=x_test, y_test=y_test, **names)
+    grid = LocalGrid(tmp_path)
+    return federate(tmp_path, grid), [record_figures(reply.content) for name, _, reply in grid.exchanged if name == "b"]
+
+
+@pytest.mark.parametrize(("own", "test"), [("rrrrrrqq", "rr"), ("rrrrrr", "rrq"), ("rrrrrrqq", "rrqqqqqq")])
+def test_a_class_that_is_dropped_may_be_one_that_the_federation_lacks(own, test, tmp_path):
+    """Client b alone has q, in its training set, its test set or both; nothing that leaves it has q."""
+    result, figures = own_files(tmp_path, own, test, min_examples_per_class=5, small_classes="drop")
+    assert [row["rejected"] for row in result.rounds] == [{}, {}]
+    assert result.clients[1]["accuracy_head"] is not None
+    assert figures[0]["sizes"] == [6, 2, -1]
+    assert '"q"' not in json.dumps(figures)
+    assert result.state.members.labels == ("r", "s")
+
+
+def test_a_file_may_list_classes_that_nobody_has(tmp_path):
+    result, _ = own_files(tmp_path, "rrrs", "rs", classes="qrst")
+    assert [row["rejected"] for row in result.rounds] == [{}, {}]
+    assert result.state.members.labels == ("r", "s")
+
+
+def test_renumbered_data_have_the_same_examples():
+    part = Examples.of(np.zeros((3, 2), np.float32), np.array([2, 0, 2]))
+    data = ClientData(("q", "r", "s"), part, part).with_labels(("s", "t", "q"))
+    assert data.train.labels.tolist() == [0, 2, 0]
+    with pytest.raises(UserError, match="there is no class 's'"):
+        ClientData(("q", "r", "s"), part, part).with_labels(("q", "r", "t"))
+    masks = np.array([[[0, 2], [255, 2]]], np.uint8)
+    image = Examples.of(np.zeros((1, 1, 2, 2), np.float32), np.array([2]), mask=masks)
+    data = ClientData((0, 1, 2), image, image).with_labels((2, 0))
+    assert data.train.mask.tolist() == [[[1, 0], [255, 0]]]
+
+
 def test_the_number_of_rounds_can_be_limited(tmp_path):
     result, _ = with_policy(tmp_path, max_rounds=1)
     assert [row["rejected"] for row in result.rounds] == [

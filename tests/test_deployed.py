@@ -602,6 +602,24 @@ def test_enough_clients_start_without_the_others(tmp_path):
     assert without_time(result.rounds) == without_time(played(config, members).rounds)
 
 
+def test_a_node_that_claims_a_name_keeps_to_it_when_clients_are_numbered_again(tmp_path, capsys):
+    """A second node says that it is b. Then a is missing, so that b becomes 0 and c becomes 1, and c is gone."""
+    table = toy_config("fedproto", rounds=3)
+    deploy(tmp_path, table, min_clients=2, wait_seconds=5.0)
+    grid = LocalGrid(tmp_path, ("x", "b", "c", "b"))
+    del grid.folders[100]
+
+    def gone_in_round_2(message):
+        if record_figures(message.content).get("round") == 1:
+            grid.folders.pop(102, None)
+
+    grid.on_push = gone_in_round_2
+    result = federate(tmp_path, grid)
+    assert [row["name"] for row in result.clients] == ["b", "c"]
+    assert result.rounds[2]["rejected"] == {"1": "not connected"}
+    assert "node 103: refused: client number 1 is already online as node 101" in capsys.readouterr().out
+
+
 def test_nets_that_cannot_be_averaged_are_named(tmp_path):
     deploy(tmp_path, toy_config("fedavg"))
     write_toml(

@@ -54,16 +54,19 @@ class ClientData:
     recipe: Recipe | None = None  # of a table: how inputs are made of its rows
 
     def with_labels(self, labels: ClassNames) -> ClientData:
-        """The data with the class numbers that the federation agreed on."""
+        """The data with the class numbers that the federation agreed on. It may lack classes without examples here."""
         if labels == self.classes:
             return self
-        numbers = torch.from_numpy(class_numbers(labels, np.array(self.classes), "data"))
+        counts = [part.class_counts(len(self.classes)) for part in (self.train, self.test, self.validation) if part]
+        used = np.flatnonzero(torch.stack(counts).sum(0)) if counts else np.zeros(0, np.int64)
+        numbers = torch.full((len(self.classes),), -1)
+        numbers[used] = torch.from_numpy(class_numbers(labels, np.array(self.classes)[used], "data"))
 
         def renumbered(examples: Examples) -> Examples:
             if examples.mask is None:
                 return replace(examples, y=numbers[examples.y])
             table = torch.arange(256)
-            table[: len(numbers)] = numbers
+            table[used] = numbers[used]
             return replace(examples, y=table[examples.y], mask=table[examples.mask.long()].byte())
 
         validation = self.validation and renumbered(self.validation)

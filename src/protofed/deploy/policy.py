@@ -59,8 +59,15 @@ class Policy:
         return policy
 
     def usable(self, data: ClientData) -> ClientData:
-        """The data that the client works with: with small_classes = "drop", those without small classes."""
-        return data.without_classes(self.small(data)) if self.small_classes == "drop" else data
+        """The data that the client works with: with small_classes = "drop", those without classes it never mentions.
+
+        These are the small classes, and classes that only the test set has, with fewer examples than the minimum.
+        """
+        if self.small_classes != "drop":
+            return data
+        train, test = (part.class_counts(len(data.classes)) for part in (data.train, data.test))
+        small = self.min_examples_per_class
+        return data.without_classes(((train < small) & ((train > 0) | (test < small))).nonzero().flatten().tolist())
 
     def small(self, data: ClientData) -> list[int]:
         """The classes with some training examples, but fewer than the minimum."""

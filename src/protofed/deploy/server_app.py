@@ -113,6 +113,7 @@ def _wait_for_clients(nodes: Nodes, enrolment: Enrolment, settings: ServerSettin
         clock.sleep(settings.poll_seconds)
     if not enrolment.is_fixed:  # a new run: its members are the clients that are here
         nodes.by_client = {position: nodes.by_client[number] for position, number in enumerate(here)}
+        nodes.rivals = {}  # they have the old numbers; these nodes are asked again
         enrolment.fix([enrolment.names[number] for number in here])
 
 

@@ -38,7 +38,7 @@ class ServerSettings:
     classes: tuple[str | int, ...] = ()
     """names of the classes, in order; []: those that all clients' files list, otherwise the sorted names of all"""
     node_ids: dict[str, int] = field(default_factory=dict)
-    """Flower's id of each client's node, if clients authenticate; no other node can take its name"""
+    """Flower's id of each client's node, if clients authenticate; only that node can take the name"""
 
     @property
     def enough(self) -> int:
