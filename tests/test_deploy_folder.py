@@ -302,3 +302,69 @@ def test_a_replaced_key_is_registered_again_and_the_old_one_forgotten(folder, tm
     assert started() == {"a": 4, "b": 5, "c": 6}
     (copy / "state.db").unlink()
     assert started() == {"a": 7, "b": 8, "c": 9}
+
+
+def test_an_interrupted_registration_is_repaired_by_the_next_start(folder, tmp_path, monkeypatch):
+    """Flower has the key of c, but the process ended before its answer was written. It refuses the same key again."""
+    copy = tmp_path / "server"
+    shutil.copytree(folder / "server", copy)
+    numbers, database = itertools.count(1), set()
+
+    def register(part: Path, name: str) -> int:
+        if not (copy / "state.db").exists():
+            database.clear()
+            (copy / "state.db").touch()
+        if name in database:
+            raise UserError("Public key already in use")
+        database.add(name)
+        if name == "c" and dies:
+            raise KeyboardInterrupt
+        return next(numbers)
+
+    monkeypatch.setattr("protofed.deploy.server_part.register_client", register)
+
+    def start() -> dict[str, int]:
+        part = ServerPart(copy, lambda name, text: None, resume=False, port=free_port())
+        part._forget_other_keys()
+        part._register_clients()
+        return json.loads((copy / "node_ids.json").read_text())
+
+    dies = True
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert "c" not in json.loads((copy / "node_ids.json").read_text())
+    dies = False
+    assert sorted(start()) == ["a", "b", "c"]
+    after = start()
+    assert start() == after
+
+
+def test_a_question_to_flower_may_fail_some_times(folder, tmp_path, monkeypatch):
+    copy, said, clock = tmp_path / "server", [], [1000.0]
+    shutil.copytree(folder / "server", copy)
+    monkeypatch.setattr("protofed.deploy.server_part.time.monotonic", lambda: clock[0])
+    answers: list[str] = []
+
+    def status(part: Path, run: str) -> str:
+        if not (answer := answers.pop(0)):
+            raise UserError("`flwr list` gave no answer within 120 seconds.")
+        return answer
+
+    monkeypatch.setattr("protofed.deploy.server_part.run_status", status)
+    part = ServerPart(copy, lambda name, text: said.append(text), resume=False, port=free_port())
+
+    def look() -> None:
+        clock[0] += 61
+        part._watch_run()
+
+    answers[:] = ["", "", "", "", "running", "", "", "", "", "finished:completed"]
+    while answers:
+        assert part.outcome is None
+        look()
+    assert part.outcome is True
+    assert said.count("`flwr list` gave no answer within 120 seconds. Asking again in 60 seconds.") == 8
+    answers[:] = [""] * 5
+    for _ in range(4):
+        look()
+    with pytest.raises(UserError, match="gave no answer"):
+        look()

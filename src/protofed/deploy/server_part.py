@@ -34,9 +34,11 @@ _START_SECONDS = 120.0
 """Seconds that the SuperLink gets until it answers."""
 _REGISTERED_AT_ONCE = 4
 _REGISTERED_FILE = "registered.json"
-"""The keys that the SuperLink's database has, by the names of their clients."""
+"""The keys that the SuperLink's database has or is about to get, by the names of their clients."""
 _ASK_SECONDS = 60.0
-"""Seconds between two questions to Flower about the run while it seems to go on."""
+"""Seconds between two questions to Flower about the run while it seems to go on, or after one that failed."""
+_MOST_FAILED_QUESTIONS = 5
+"""The number of questions in a row that may fail until the run is given up."""
 
 
 class ServerPart:
@@ -65,6 +67,7 @@ class ServerPart:
         self.accepts = False  # whether clients can connect
         self.run = ""  # Flower's id of the run, once it has been started
         self.app_was_seen = False
+        self.failed_questions = 0  # in a row
         self.flower_log, self.own_log = LogTail(folder / "logs" / "flower.log"), LogTail(folder / "server.log")
         self.began = self.last_look = time.monotonic()
 
@@ -107,12 +110,17 @@ class ServerPart:
         return {name: file.read_text().strip() for name, file in files.items() if file.is_file()}
 
     def _forget_other_keys(self) -> None:
-        """Let the SuperLink start without its database if that has other keys than keys/: they must not be valid."""
-        database, registered = self.folder / "state.db", self.folder / _REGISTERED_FILE
-        before = json.loads(registered.read_text()) if registered.exists() else {}
+        """Let the SuperLink start without its database if that has keys which it must not have, or may have.
+
+        Keys that are not in keys/ must not be valid. After an interrupted registration, the ids of nodes are missing
+        for keys that the database may have, and Flower registers no key twice.
+        """
+        ids, registered = self.folder / NODE_IDS_FILE, self.folder / _REGISTERED_FILE
+        before, known = (json.loads(path.read_text()) if path.exists() else {} for path in (registered, ids))
         keys = self._keys()
-        if not database.exists() or any(keys.get(name) != key for name, key in before.items()):
-            for path in (*self.folder.glob("state.db*"), self.folder / NODE_IDS_FILE, registered):
+        is_wrong = any(keys.get(name) != key or name not in known for name, key in before.items())
+        if is_wrong or not (self.folder / "state.db").exists():
+            for path in (*self.folder.glob("state.db*"), ids, registered):
                 path.unlink(missing_ok=True)
 
     def _register_clients(self) -> None:
@@ -120,12 +128,11 @@ class ServerPart:
         path, keys = self.folder / NODE_IDS_FILE, self._keys()
         known = json.loads(path.read_text()) if path.exists() else {}
         new = [name for name in keys if name not in known]
+        replace_file(self.folder / _REGISTERED_FILE, json.dumps(keys).encode())  # first: see `_forget_other_keys`
         with ThreadPoolExecutor(_REGISTERED_AT_ONCE) as threads:
             for name, node in zip(new, threads.map(partial(register_client, self.folder), new), strict=True):
                 known[name] = node
                 replace_file(path, json.dumps(known).encode())
-                registered = {name: keys[name] for name in known if name in keys}
-                replace_file(self.folder / _REGISTERED_FILE, json.dumps(registered).encode())
         if missing := [name for name in self.clients if name not in known]:
             self.say(self.name, f"no key in {self.folder / 'keys'} for {', '.join(missing)}: they cannot connect")
 
@@ -134,10 +141,18 @@ class ServerPart:
         app_runs = self._app_runs()
         self.app_was_seen |= app_runs
         seems_over = server_status(self.folder).get("state") in ("finished", "failed") or self.app_was_seen
-        patience = 1.0 if seems_over and not app_runs else _ASK_SECONDS
+        patience = 1.0 if seems_over and not app_runs and not self.failed_questions else _ASK_SECONDS
         if time.monotonic() < self.last_look + patience:
             return
-        status = run_status(self.folder, self.run)
+        try:
+            status = run_status(self.folder, self.run)
+            self.failed_questions = 0
+        except UserError as problem:
+            self.failed_questions += 1
+            if self.failed_questions >= _MOST_FAILED_QUESTIONS:
+                raise
+            self.say(self.name, f"{problem} Asking again in {_ASK_SECONDS:.0f} seconds.")
+            status = ""
         self.last_look = time.monotonic()
         if status.startswith("finished"):
             self._show_logs()
