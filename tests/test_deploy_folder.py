@@ -368,3 +368,16 @@ def test_a_question_to_flower_may_fail_some_times(folder, tmp_path, monkeypatch)
         look()
     with pytest.raises(UserError, match="gave no answer"):
         look()
+
+
+def test_a_deployment_may_be_written_into_the_current_folder(tmp_path, monkeypatch):
+    """The folder stays the same one, because a terminal is in it."""
+    here = tmp_path / "D"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    before = here.stat().st_ino
+    init(RECIPE, ".", "--clients", "2")
+    assert sorted(path.name for path in here.iterdir()) == ["README.md", "clients", "server"]
+    assert [path.name for path in tmp_path.iterdir()] == ["D"]
+    assert (here.stat().st_ino, stat.S_IMODE(here.stat().st_mode)) == (before, 0o700)
+    assert str(here / "server") in (here / "server" / "protofed.service").read_text()

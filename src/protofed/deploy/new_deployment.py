@@ -157,6 +157,7 @@ def experiment_for(config: Config, names: Sequence[str], own_data: bool) -> Conf
 
 def write_deployment(path: Path, plan: Plan, say: Callable[[str], None]) -> None:
     """Write a complete deployment. The folder appears only when everything in it has been written."""
+    path = path.absolute()
     must_be_empty(path)
     if plan.auth and not plan.tls:
         raise UserError("--auth: clients authenticate over encrypted connections only. Give --tls, too.")
@@ -176,10 +177,13 @@ def write_deployment(path: Path, plan: Plan, say: Callable[[str], None]) -> None
     unfinished = path.with_name(f".{path.name}.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        _write_files(Deployment(unfinished), path.absolute(), plan, members)
-        if path.is_dir():
-            path.rmdir()
-        unfinished.rename(path)
+        _write_files(Deployment(unfinished), path, plan, members)
+        if path.is_dir():  # it stays the same folder, because a terminal may be in it
+            path.chmod(0o700)
+            for entry in unfinished.iterdir():
+                entry.rename(path / entry.name)
+        else:
+            unfinished.rename(path)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
