@@ -241,7 +241,7 @@ def test_the_cap_is_a_multiple_of_the_median():
 
 def test_a_client_that_is_not_known_is_refused():
     upload = Upload(5, 1, 1, 1.0, {"w": torch.ones(1)}, 0)
-    expected = Expected(0, [1, 1], [None, None])
+    expected = Expected(0, 2, lambda client: 1, lambda client: None)
     assert sift([upload], expected)[1] == {5: "there is no client 5"}
 
 

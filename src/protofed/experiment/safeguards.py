@@ -43,18 +43,17 @@ class Safeguards:
                 "machines. Use a kind that changes uploads, such as sign_flip, or a run on one machine."
             )
         self.members = members_with_attackers(config, members)
+        train = self.members.train
         self.expected = Expected(
             0,
-            [len(train) for train in self.members.train],
-            [_known_classes(counts) for counts in self._class_counts()],
-            count_labels=all(train.mask is None for train in members.train),
+            len(members),
+            lambda client: len(train[client]),
+            lambda client: _known_classes(train[client].class_counts(members.classes)),
+            count_labels=train[0].mask is None,
             exact=not config.privacy.is_on,
         )
         self.rule, self.void = RobustRule(self.trust), False
         self.used = self.warned = False
-
-    def _class_counts(self) -> list[torch.Tensor]:
-        return [train.class_counts(self.members.classes) for train in self.members.train]
 
     def notes(self) -> list[str]:
         """A remark for the user, if there are attackers."""

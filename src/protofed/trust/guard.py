@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +26,9 @@ class Expected(NamedTuple):
     """What the server knows before uploads arrive."""
 
     round: int
-    sizes: Sequence[int]  # training examples of each client
-    classes: Sequence[Tensor | None]  # which classes each client has [classes]; None: it does not say
+    clients: int
+    size_of: Callable[[int], int]  # the number of training examples of a client
+    classes_of: Callable[[int], Tensor | None]  # which classes a client has [classes]; None: it does not say
     count_labels: bool = True  # whether prototypes count examples; False: they count pixels
     exact: bool = True  # whether counts are exact; False: they have noise, which hides them and the classes
 
@@ -85,11 +86,11 @@ def _unexpected(
     """What contradicts what the server knows."""
     if upload.round is not None and upload.round != expected.round:
         return f"it answered round {upload.round + 1} in round {expected.round + 1} (stale)"
-    if not 0 <= upload.client < len(expected.sizes):
+    if not 0 <= upload.client < expected.clients:
         return f"there is no client {upload.client}"
     if not expected.exact:
         return None
-    size, classes = expected.sizes[upload.client], expected.classes[upload.client]
+    size, classes = expected.size_of(upload.client), expected.classes_of(upload.client)
     if upload.num_examples != size:
         return f"num_examples is {upload.num_examples}, but it has {size}"
     for name, leaf in parts:
