@@ -30,6 +30,7 @@ from protofed.experiment.member_copies import placed_members
 from protofed.experiment.member_nets import build_nets, counts_by_share, load_net_weights
 from protofed.experiment.members import Members
 from protofed.experiment.results import client_model
+from protofed.experiment.secure_round import refuse_secure_sum
 from protofed.experiment.server_model import mean_cross_entropy, server_predictor
 from protofed.experiment.unknown import client_calibration
 from protofed.messages import flatten, group_by_first_name, unflatten
@@ -65,6 +66,7 @@ class ClientWork:
         self.settings, self.net = read_client_settings(folder)
         file = folder / EXPERIMENT_FILE
         self.config = Config.of(read_toml(file), named_by=file)  # it is the server's file
+        refuse_secure_sum(self.config)
         self.policy = Policy.read(folder / "policy.toml", self.config.method)
         self.ledger = Ledger(folder, self.settings.keep_sent)
 

@@ -27,6 +27,7 @@ from protofed.experiment.config import Config, read_toml
 from protofed.experiment.folder import uninterrupted
 from protofed.experiment.pixels import check_pixel_labels
 from protofed.experiment.run import open_run_folder
+from protofed.experiment.secure_round import refuse_secure_sum
 
 if TYPE_CHECKING:
     from protofed.experiment.results import Result
@@ -73,6 +74,7 @@ def _served(
     if resume and not rounds:  # as many as the run was last started with
         rounds = read_toml(out / "config.toml")["run"]["rounds"]
     file = Config.load(folder / EXPERIMENT_FILE)
+    refuse_secure_sum(file)
     enrolment = Enrolment(folder, file, settings, resume)
     nodes = Nodes(grid, enrolment, status, clock)
     _wait_for_clients(nodes, enrolment, settings)

@@ -49,6 +49,7 @@ from protofed.plugins import name_without_folder
 from protofed.training import TrainSection
 from protofed.trust.privacy.rules import privacy_problems
 from protofed.trust.privacy.section import PrivacySection
+from protofed.trust.secure_sum.totals import secure_sum_problems
 from protofed.trust.trust_sections import AttackSection, TrustSection
 
 _RETIRED = {"engine": {"compile": False}}
@@ -126,8 +127,11 @@ class Config:
         partition_name, partition = choose_part("partition", PARTITIONS, tables.get("partition", {}), problems, given)
         method_name, method = choose_part("method", METHODS, tables.get("method", {}), problems)
         nets = choose_nets(table.get("net", {}), problems)
-        if data and method and (privacy := sections["privacy"]) and train:
+        privacy = sections["privacy"]
+        if data and method and privacy and train:
             problems += privacy_problems(privacy, method_name, method, train, data.normalised_by_data())
+        if method and privacy and privacy.secure_sum and (trust := sections["trust"]):
+            problems += secure_sum_problems(method_name, method, trust.special_rule)
         if problems:
             raise ConfigError(problems)
         config = cls(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,13 @@ class Roster(NamedTuple):
     sampled: list[int]  # the clients that get the server's message
     clients: list[int]  # the clients that train: the sampled ones, without slow ones if these are dropped
     slow: dict[int, float]  # the epochs (or steps, with train.steps) of each slow client that trains
+
+    def columns_of_slow_clients(self) -> dict[str, Any]:
+        """The columns of rounds.jsonl about slow clients."""
+        return {
+            "slow": {str(client): amount for client, amount in self.slow.items()},
+            "late": [client for client in self.sampled if client not in self.clients],
+        }
 
 
 def draw_roster(config: Config, members: Members, number: int) -> Roster:

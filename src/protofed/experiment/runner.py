@@ -38,6 +38,7 @@ from protofed.experiment.resumed_rows import as_if_uninterrupted
 from protofed.experiment.roster import clients_to_test, draw_roster
 from protofed.experiment.safeguards import Safeguards, attack_summary
 from protofed.experiment.sections import is_due
+from protofed.experiment.secure_round import as_the_server_sees_them
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.stop_request import was_asked_to_stop
 from protofed.experiment.trackers import WATCHERS
@@ -221,7 +222,8 @@ class Runner:
         rejected = dict(sorted({**self.engine.failures, **rejected}.items()))
         uploads = self.safeguards.above_quorum(uploads, len(roster.sampled))
         if uploads:
-            self.server = checked(self.method, "aggregate", self.safeguards.aggregate(number, self.server, uploads))
+            seen = as_the_server_sees_them(self.config, number, uploads, roster.clients)
+            self.server = checked(self.method, "aggregate", self.safeguards.aggregate(number, self.server, seen))
             row |= self.method.log_entries(self.server)
         run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), time.perf_counter() - began]
         tests_now = run.is_tested(number + 1, run.is_over(number + 1, sum(spent)))
@@ -233,9 +235,7 @@ class Runner:
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
         row |= cost_columns([report.upload.message for report in usable], downs.values())
-        if self.config.system.slow:
-            row["slow"] = {str(client): amount for client, amount in roster.slow.items()}
-            row["late"] = [client for client in roster.sampled if client not in roster.clients]
+        row |= roster.columns_of_slow_clients() if self.config.system.slow else {}
         row |= self.safeguards.columns(self.evaluations)
         row["clients"] = roster.clients
         row["rejected"] = {str(client): reason for client, reason in rejected.items()}

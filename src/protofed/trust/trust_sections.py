@@ -29,6 +29,12 @@ class TrustSection:
     assumed: Annotated[float, Ge(0), Lt(0.5)] = 0.3
     """share of bad uploads that the rules are to withstand; how much trimmed_mean, krum and multi_krum leave out"""
 
+    @property
+    def special_rule(self) -> str:
+        """The rule that compares single uploads; "mean" if there is none."""
+        rules = (self.weights, self.prototypes, "clip" if self.clip else "mean")
+        return next((rule for rule in rules if rule != "mean"), "mean")
+
 
 @dataclass(frozen=True)
 class AttackSection:

@@ -106,7 +106,7 @@ def read_report(
         message,
         count_of(figures, "round"),
     )
-    return Report(upload, _terms(figures), _finite_number(figures, "examples_seen"), {})
+    return Report(upload, _loss_terms(figures), _finite_number(figures, "examples_seen"), {})
 
 
 def _check_packed_shape(name: str, tensors: Mapping[str, Tensor], expected: list[int]) -> None:
@@ -116,7 +116,7 @@ def _check_packed_shape(name: str, tensors: Mapping[str, Tensor], expected: list
         raise ValueError(f"{name or 'the message'} has the shape {shape.tolist()}; must be {expected}")
 
 
-def _terms(figures: Mapping[str, Any]) -> dict[str, float]:
+def _loss_terms(figures: Mapping[str, Any]) -> dict[str, float]:
     """The terms of the loss. They may be infinite or NaN: see `has_finite_terms`."""
     terms = figures.get("terms")
     if not isinstance(terms, dict) or len(terms) > _MOST_TERMS:

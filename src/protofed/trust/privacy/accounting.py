@@ -17,6 +17,9 @@ from protofed.trust.privacy.section import Neighbours, PrivacySection
 _MOST_NOISE = 1e6
 """Larger numbers, of epsilon or of noise multipliers, are not searched."""
 
+_LEAST_NOISE = 0.1
+"""With less noise per unit of sensitivity a step protects nothing, and its distribution does not fit into memory."""
+
 
 class RoundCost(NamedTuple):
     """What one client releases in one round."""
@@ -63,12 +66,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def total_epsilon(cost: RoundCost, rounds: int, privacy: PrivacySection) -> float:
-    """Epsilon of this number of rounds of one client; infinite if something is released without noise."""
+    """Epsilon of this number of rounds of one client; infinite if it is so large that it means nothing."""
     if rounds == 0 or not (cost.sums or cost.steps):
         return 0.0
-    if cost.steps and not cost.step_noise:
-        return math.inf
     moved = sensitivity(privacy.neighbours, privacy.count_share)
+    if cost.steps and (cost.step_noise < _LEAST_NOISE or 0 < cost.sums < _LEAST_NOISE * moved):
+        return math.inf
     if not cost.steps:
         return gaussian_epsilon(math.sqrt(rounds) * moved / cost.sums, privacy.delta)
     return pld_epsilon(cost, rounds, privacy.delta, privacy.neighbours, moved)

@@ -20,8 +20,8 @@ def clipped_class_sums(z: Tensor, y: Tensor, classes: int, clip: float) -> tuple
 
     An embedding that is not finite counts as 0. So one example changes one sum by at most `clip` and one count by 1.
 
-    >>> clipped_class_sums(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.tensor([1, 1]), 2, clip=1.0)[0].tolist()
-    [[0.0, 0.0], [0.6, 1.3]]
+    >>> clipped_class_sums(torch.tensor([[0.0, 4.0], [0.5, 0.0]]), torch.tensor([1, 1]), 2, clip=1.0)[0].tolist()
+    [[0.0, 0.0], [0.5, 1.0]]
     """
     z = z.double()
     largest = z.abs().amax(1, keepdim=True)

@@ -37,6 +37,10 @@ class PrivacySection:
     """delta of the guarantee (epsilon, delta)"""
     neighbours: Neighbours = "add-remove"
     """what is hidden: that an example was added or removed, or that it was replaced by any other one (replace-one)"""
+    secure_sum: bool = False
+    """whether the server sees only the total of the uploads of a round (masks that cancel), not single ones"""
+    threshold: Annotated[float, Gt(0.5), Le(1)] = 0.67
+    """share of a round's clients that must upload for a secure sum; with fewer the total stays secret"""
 
     @property
     def is_on(self) -> bool:

@@ -1,0 +1,193 @@
+"""Both sides of a secure sum. A client keeps its secrets; the server passes messages on and adds.
+
+1. Every client publishes two X25519 keys: one for masks, one for messages to other clients.
+2. Every client draws a seed of its own and shares it, and its private key for masks, among all clients (Shamir). The
+   shares travel through the server, encrypted for their receivers.
+3. Every client uploads its vector plus a mask from its own seed, plus a mask per other client from their common
+   secret, with opposite signs at both ends. Clients may drop out before or in this step.
+4. For every client that uploaded, the others reveal their shares of its seed; for every client that dropped out, their
+   shares of its private key. No client reveals both of one client. With `threshold` answers the server can remove the
+   masks that do not cancel.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from protofed.errors import UserError
+from protofed.trust.secure_sum.field import Vector, field_difference, field_sum, mask
+from protofed.trust.secure_sum.shamir import SHARE_BYTES, recovered_secret, share_secret
+
+
+class SecureSumError(UserError):
+    """A secure sum that cannot be completed, because too few clients are left or a message was changed."""
+
+
+class PublicKeys(NamedTuple):
+    """What a client publishes."""
+
+    masks: bytes
+    messages: bytes
+
+
+class Revealed(NamedTuple):
+    """The shares that a client reveals: of seeds of clients that uploaded, of private keys of those that did not."""
+
+    seeds: dict[int, int]
+    keys: dict[int, int]
+
+
+def _derived(own: X25519PrivateKey, other: bytes, purpose: bytes) -> bytes:
+    """A secret of 32 bytes that only the owners of both keys can compute."""
+    common = own.exchange(X25519PublicKey.from_public_bytes(other))
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(common)
+
+
+def _purpose(kind: str, round: int, *clients: int) -> bytes:
+    return f"protofed {kind} {round} {' '.join(map(str, clients))}".encode()
+
+
+def pair_mask(own: X25519PrivateKey, other: bytes, round: int, client: int, peer: int, size: int) -> Vector:
+    """The mask that two clients have in common. The client with the lower number adds it, the other subtracts it."""
+    seed = _derived(own, other, _purpose("mask", round, min(client, peer), max(client, peer)))
+    return mask(seed, size)
+
+
+class SecureClient:
+    """One client in one round."""
+
+    def __init__(self, number: int, round: int, threshold: int) -> None:
+        self.number, self.round, self.threshold = number, round, threshold
+        self._masks, self._messages = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self._seed = secrets.token_bytes(32)
+        self._keys: dict[int, PublicKeys] = {}
+        self._received: dict[int, tuple[int, int]] = {}
+        self._has_revealed = False
+
+    def public_keys(self) -> PublicKeys:
+        """Step 1."""
+        return PublicKeys(self._masks.public_key().public_bytes_raw(), self._messages.public_key().public_bytes_raw())
+
+    def shares(self, keys: Mapping[int, PublicKeys]) -> dict[int, bytes]:
+        """Step 2: an encrypted message for each other client."""
+        if len(keys) < self.threshold:
+            raise SecureSumError(f"{len(keys)} clients take part, but the threshold is {self.threshold}.")
+        if keys.get(self.number) != self.public_keys() or len({key.masks for key in keys.values()}) < len(keys):
+            raise SecureSumError("The server has passed on other keys than those of the clients.")
+        self._keys = dict(keys)
+        holders = [number + 1 for number in keys]
+        seeds = share_secret(self._seed, holders, self.threshold)
+        private = share_secret(self._masks.private_bytes_raw(), holders, self.threshold)
+        self._received[self.number] = (seeds[self.number + 1], private[self.number + 1])
+        messages = {}
+        for peer in keys:
+            if peer != self.number:
+                text = b"".join(part[peer + 1].to_bytes(SHARE_BYTES, "big") for part in (seeds, private))
+                cipher, nonce = self._cipher(peer), secrets.token_bytes(12)
+                about = _purpose("shares", self.round, self.number, peer)
+                messages[peer] = nonce + cipher.encrypt(nonce, text, about)
+        return messages
+
+    def _cipher(self, peer: int) -> ChaCha20Poly1305:
+        pair = (min(self.number, peer), max(self.number, peer))
+        return ChaCha20Poly1305(_derived(self._messages, self._keys[peer].messages, _purpose("key", self.round, *pair)))
+
+    def receive(self, messages: Mapping[int, bytes]) -> None:
+        """Step 2: the messages of the other clients, by sender."""
+        for peer, message in messages.items():
+            about = _purpose("shares", self.round, peer, self.number)
+            try:
+                text = self._cipher(peer).decrypt(message[:12], message[12:], about)
+            except (InvalidTag, KeyError, ValueError):
+                raise SecureSumError(f"The shares from client {peer} have been changed on their way.") from None
+            self._received[peer] = (
+                int.from_bytes(text[:SHARE_BYTES], "big"),
+                int.from_bytes(text[SHARE_BYTES:], "big"),
+            )
+
+    def masked(self, vector: Vector) -> Vector:
+        """Step 3: the upload. Clients from which no shares came have no common mask."""
+        result = field_sum(vector, mask(self._seed, len(vector)))
+        for peer in self._received:
+            if peer != self.number:
+                common = pair_mask(self._masks, self._keys[peer].masks, self.round, self.number, peer, len(vector))
+                result = field_sum(result, common) if self.number < peer else field_difference(result, common)
+        return result
+
+    def reveal(self, uploaded: Iterable[int]) -> Revealed:
+        """Step 4, once per round: a client that answered twice could reveal both secrets of another one."""
+        alive = set(uploaded)
+        if self._has_revealed:
+            raise SecureSumError("The server has asked twice for shares.")
+        if len(alive) < self.threshold:
+            raise SecureSumError(f"{len(alive)} clients uploaded, but the threshold is {self.threshold}.")
+        self._has_revealed = True
+        return Revealed(
+            {peer: seed for peer, (seed, _) in self._received.items() if peer in alive},
+            {peer: key for peer, (_, key) in self._received.items() if peer not in alive},
+        )
+
+
+def unmasked_total(
+    keys: Mapping[int, PublicKeys],
+    sharing: Iterable[int],
+    uploads: Mapping[int, Vector],
+    revealed: Mapping[int, Revealed],
+    round: int,
+    threshold: int,
+) -> Vector:
+    """The server's last step: the total of the vectors of the clients that uploaded.
+
+    `sharing`: the clients that completed step 2, with which the others have common masks.
+    """
+    if len(uploads) < threshold or len(revealed) < threshold:
+        raise SecureSumError(
+            f"privacy.secure_sum: {len(uploads)} clients uploaded and {len(revealed)} helped to remove the masks, but "
+            f"{threshold} are needed (privacy.threshold). The total stays secret."
+        )
+    size = len(next(iter(uploads.values())))
+    total = mask(bytes(32), size) * 0
+    for vector in uploads.values():
+        total = field_sum(total, vector)
+    for client in uploads:
+        shares = {helper + 1: part.seeds[client] for helper, part in revealed.items() if client in part.seeds}
+        total = field_difference(total, mask(recovered_secret(_first(shares, threshold)), size))
+    for client in set(sharing) - set(uploads):
+        shares = {helper + 1: part.keys[client] for helper, part in revealed.items() if client in part.keys}
+        private = X25519PrivateKey.from_private_bytes(recovered_secret(_first(shares, threshold)))
+        for peer in uploads:
+            common = pair_mask(private, keys[peer].masks, round, client, peer, size)
+            total = field_difference(total, common) if peer < client else field_sum(total, common)
+    return total
+
+
+def _first(shares: Mapping[int, int], threshold: int) -> dict[int, int]:
+    """As many shares as are needed."""
+    if len(shares) < threshold:
+        raise SecureSumError(f"{len(shares)} shares of a secret came, but {threshold} are needed.")
+    return dict(sorted(shares.items())[:threshold])
+
+
+def secure_total(vectors: Mapping[int, Vector], clients: Iterable[int], round: int, threshold: int) -> Vector:
+    """A complete round with all parties in this process. `clients`: all that began; those without a vector dropped out.
+
+    Masks cancel exactly, so the total does not depend on the secrets that were drawn.
+    """
+    parties = {number: SecureClient(number, round, threshold) for number in sorted(clients)}
+    keys = {number: party.public_keys() for number, party in parties.items()}
+    messages = {number: party.shares(keys) for number, party in parties.items()}
+    for number, party in parties.items():
+        party.receive({sender: sent[number] for sender, sent in messages.items() if sender != number})
+    uploads = {number: parties[number].masked(vector) for number, vector in vectors.items()}
+    if len(uploads) < threshold:
+        return unmasked_total(keys, parties, uploads, {}, round, threshold)
+    revealed = {number: parties[number].reveal(uploads) for number in uploads}
+    return unmasked_total(keys, parties, uploads, revealed, round, threshold)
