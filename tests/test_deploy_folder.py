@@ -156,7 +156,7 @@ def test_settings_fit_together(folder):
     assert (server.listen, server.port, server.tls, server.auth) == ("0.0.0.0", 9999, True, True)
     assert (client.server, client.tls, client.auth) == ("fl.example.org:9999", True, True)
     experiment = Config.load(folder / "server" / "experiment.toml")
-    assert experiment.table() == Config.load(RECIPE, ["data.clients=3"]).table()
+    assert experiment.table() == Config.load(RECIPE, ["data.clients=3"]).with_clients(3).table()
     assert (folder / "clients" / "a" / "experiment.toml").read_bytes() == (
         folder / "server" / "experiment.toml"
     ).read_bytes()
