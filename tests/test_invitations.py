@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 
 import protofed
 from protofed.errors import UserError
+from protofed.experiment.unknown import UnknownRule
 from protofed.messages import flatten
+from protofed.models.export import write_model
 from protofed.models.invitation import Invitation, read_invitation, write_invitation
 from protofed.models.join import join
 from protofed.models.model_files import read_model, write_newcomer
@@ -36,6 +38,16 @@ def run(tmp_path_factory):
 def file(run, tmp_path):
     write_invitation(Invitation.of(run), tmp_path / "prototypes.safetensors")
     return tmp_path / "prototypes.safetensors"
+
+
+def changed_metadata(file, key, change):
+    """Change the JSON that the file has under this key in its metadata; a text is written as it is."""
+    with safe_open(file, "pt") as content:
+        metadata = content.metadata()
+        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    value = change(json.loads(metadata[key]))
+    metadata[key] = value if isinstance(value, str) else json.dumps(value)
+    save_file(tensors, file, metadata)
 
 
 def test_the_file_has_the_servers_message_and_no_clients_weights(run, file):
@@ -84,9 +96,10 @@ def test_predict_reads_what_join_wrote(run, file, command, tmp_path):  # noqa: F
     code, _, err = command("predict", "mine.safetensors", "--input", "x.npy", "--out", "answers.csv")
     assert (code, err) == (0, "")
     header, *rows = (tmp_path / "answers.csv").read_text().splitlines()
-    assert header == "label,probability_a,probability_b,probability_c,nearest_prototype,distance"
+    assert header == "label,probability_a,probability_b,probability_c,nearest_prototype,distance,unknown"
     joined = join(run, (x, y), epochs=2)
     assert [row.split(",")[0] for row in rows] == joined.model.predict(x)["label"].tolist()
+    assert [row.split(",")[-1] for row in rows] == joined.model.predict(x)["unknown"].astype(str).tolist()
     for row in rows:
         assert sum(map(float, row.split(",")[1:4])) == pytest.approx(1, abs=3e-9)
 
@@ -151,3 +164,56 @@ def test_what_cannot_be_read_is_said(run, file, command, words, message):  # noq
     code, _, err = command(*words, *more)
     assert code == 2
     assert err.removeprefix("protofed: ").startswith(message)
+
+
+@pytest.mark.parametrize("rule", ["softmax", "energy", "prototype"])
+def test_the_rule_for_unknown_inputs_travels_with_invitations_and_models(rule, tmp_path):
+    federation = protofed.Federation([points(80, "a", "b"), points(80, "b", "c", seed=2)])
+    section = {"unknown": rule, "false_alarms": 0.3}
+    result = federation.run({"run": {"rounds": 1}, "eval": section})
+    write_invitation(Invitation.of(result), tmp_path / "i.safetensors")
+    read = read_invitation(tmp_path / "i.safetensors")
+    assert (read.config.eval.unknown, read.config.eval.false_alarms) == (rule, 0.3)
+    data = points(60, "a", "c", seed=1)
+    from_file, from_run = (join(source, data, epochs=1) for source in (read, result))
+    x = points(50, "a", "b", "c", seed=4)[0]
+    expected = from_run.model.predict(x)
+    assert 0 < expected["unknown"].sum() < 50
+    np.testing.assert_array_equal(from_file.model.predict(x), expected)
+    write_newcomer(from_file, tmp_path / "n.safetensors")
+    np.testing.assert_array_equal(read_model(tmp_path / "n.safetensors").predict(x), expected)
+    write_model(result.predictor(0), tmp_path / "zero.safetensors")
+    np.testing.assert_array_equal(read_model(tmp_path / "zero.safetensors").predict(x), result.predict(x, 0))
+
+
+def test_without_a_rule_nothing_is_marked(tmp_path):
+    result = protofed.Federation([points(40, "a", "b")]).run({"run": {"rounds": 1}, "eval": {"unknown": "none"}})
+    write_invitation(Invitation.of(result), tmp_path / "i.safetensors")
+    joined = join(read_invitation(tmp_path / "i.safetensors"), points(40, "a", "b", seed=1), epochs=1)
+    assert joined.model.unknown is None
+
+
+def test_an_invitation_without_a_rule_is_of_an_earlier_version(file):
+    changed_metadata(file, "invitation", lambda about: {key: about[key] for key in about if key != "eval"})
+    assert read_invitation(file).config.eval.unknown == "softmax"
+
+
+def test_the_newcomers_limit_comes_from_test_examples_of_the_classes_it_trains_on(run):
+    x, y = points(60, "a", "c", seed=1)
+    test_x, test_y = points(60, "a", "c", seed=2)
+    far = (100 * points(60, "b", seed=3)[0], np.array(["b"] * 60))  # no training examples are of this class
+    more = (np.concatenate([test_x, far[0]]), np.concatenate([test_y, far[1]]))
+    limits = [join(run, (x, y), test, epochs=1).model.unknown.limit for test in ((test_x, test_y), more)]
+    assert limits[0] == limits[1]
+
+
+def test_the_rule_of_a_net_with_some_outputs_is_about_these_outputs():
+    rule = UnknownRule("prototype", torch.tensor([False, True, True]), 2.0, torch.eye(3), torch.arange(3.0))
+    assert rule.of_outputs(()) is rule
+    assert rule.of_outputs((2, 1)).as_json() == {
+        "rule": "prototype",
+        "classes": [0, 1],
+        "limit": 2.0,
+        "means": [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]],
+        "spreads": [2.0, 1.0],
+    }

@@ -70,8 +70,17 @@ class UnknownRule:
         """Whether each score [n] is above the limit. A score that is not a number is."""
         return ~(scores <= self.limit + _SLACK * abs(self.limit))
 
+    def of_outputs(self, outputs: Sequence[int]) -> UnknownRule:
+        """The rule for a net with outputs for these classes only, numbered by output; (): one output per class."""
+        if not outputs:
+            return self
+        order = list(outputs)
+        arrays = {"means": self.means, "spreads": self.spreads}
+        chosen = {key: value[order] for key, value in arrays.items() if value is not None}
+        return replace(self, classes=self.classes[order], **chosen)
+
     def as_json(self) -> dict[str, Any]:
-        """The rule for unknown.json."""
+        """The rule for unknown.json and for files with a model."""
         arrays = {"means": self.means, "spreads": self.spreads}
         return {
             "rule": self.rule,
@@ -153,7 +162,7 @@ def calibrate(model: Model, rule: UnknownRule, false_alarms: float, members: Mem
         return None
     client, is_own = model.client, rule.classes
     assert client is not None
-    test = _of_classes(members.test[client], is_own)
+    test = of_classes(members.test[client], is_own)
     validation = members.validation[client] if members.validation else test.subset(np.zeros(0))
     held_out, rest = (validation, test) if len(validation) else halves(test)
     return calibrate_on(model, rule, false_alarms, held_out, rest, _foreign(members, model, is_own))
@@ -229,7 +238,8 @@ def _scores(model: Model, rule: UnknownRule, parts: Sequence[Examples]) -> Tenso
     return torch.cat([torch.zeros(0, dtype=torch.double), *(model.unknown_scores(rule, x) for x in batches)])
 
 
-def _of_classes(examples: Examples, wanted: Tensor) -> Examples:
+def of_classes(examples: Examples, wanted: Tensor) -> Examples:
+    """The examples of the classes that are wanted [classes]."""
     return examples.subset(wanted[examples.labels].nonzero().flatten().numpy())
 
 
@@ -242,4 +252,4 @@ def halves(examples: Examples) -> tuple[Examples, Examples]:
 def _foreign(members: Members, model: Model, is_own: Tensor) -> list[Examples]:
     """Examples of other classes from the balanced test set, normalised as the client's inputs."""
     parts = with_input_shape(members.balanced, model.net.shape)
-    return [_of_classes(part.normalised_like(model.data), ~is_own) for part in parts]
+    return [of_classes(part.normalised_like(model.data), ~is_own) for part in parts]

@@ -56,7 +56,7 @@ def as_safetensors(
 
 
 def model_metadata(model: Model) -> dict[str, str]:
-    """What a file with a model says about it: its net, classes and inputs, and of tables the recipe."""
+    """What a file with a model says: its net, classes, inputs and rule for unknown inputs; of tables also the recipe."""
     metadata = {
         "net": model.net.name,
         "source": model.net.source,
@@ -66,6 +66,8 @@ def model_metadata(model: Model) -> dict[str, str]:
     }
     if model.recipe:
         metadata["recipe"] = json.dumps(model.recipe.json())
+    if model.unknown:
+        metadata["unknown"] = json.dumps(model.unknown.of_outputs(model.net.outputs).as_json())
     if model.temperatures:
         metadata["temperatures"] = json.dumps(dict(model.temperatures))
     return metadata

@@ -43,7 +43,7 @@ _INVITATION = "invitation"
 class Invitation:
     """What a newcomer gets of a run."""
 
-    config: Config  # [method], [train], [net], and of [run] seed and rounds
+    config: Config  # [method], [train], [net], of [run] seed and rounds, of [eval] the rule for unknown inputs
     labels: tuple[str | int, ...]
     clients: int  # of the run; also the number of the newcomer
     message: Any  # what the server sends to a newcomer
@@ -143,6 +143,7 @@ def write_invitation(invitation: Invitation, path: Path) -> None:
         "train": experiment["train"],
         "net": experiment["net"],
         "run": {key: experiment["run"][key] for key in ("seed", "rounds")},
+        "eval": {key: experiment["eval"][key] for key in ("unknown", "false_alarms")},
         "labels": list(invitation.labels),
         "clients": invitation.clients,
         "dim": invitation.dim,
@@ -173,7 +174,8 @@ def read_invitation(path: Path) -> Invitation:
     if _INVITATION not in metadata:
         raise UserError(f"{path} has no prototypes that a client could join with: it is another file. {advice}")
     about = json.loads(metadata[_INVITATION])
-    config = Config.of({key: about[key] for key in ("run", "method", "train", "net")}, named_by=path)
+    sections = {key: about[key] for key in ("run", "method", "train", "net")}
+    config = Config.of({**sections, "eval": about.get("eval", {})}, named_by=path)  # earlier versions had no rule
     table = about["table"] and {
         key: tuple(value) if isinstance(value, list) else value for key, value in about["table"].items()
     }

@@ -24,7 +24,7 @@ from protofed.experiment.model import Model
 from protofed.experiment.results import load
 from protofed.experiment.sections import NetChoice
 from protofed.experiment.table import data_frame
-from protofed.experiment.unknown import calibrate_on, fitted_rule, halves
+from protofed.experiment.unknown import calibrate_on, fitted_rule, halves, of_classes
 from protofed.experiment.wording import quantity
 from protofed.messages import leaves, message_size
 from protofed.methods.local import Local
@@ -190,9 +190,10 @@ def join(
         return client_net.at_image_size(method.predict(client_net, params, x, down, kept), len(x))
 
     model = Model(number, client_net, method.exportable_params(params, kept), answer, examples, labels)
-    if config.eval.unknown != "none":
+    if config.eval.unknown != "none" and not client_net.grid:
         rule = fitted_rule(model, config.eval.unknown)
-        calibration = calibrate_on(model, rule, config.eval.false_alarms, halves(test_examples)[0])
+        held_out, _ = halves(of_classes(test_examples, rule.classes))
+        calibration = calibrate_on(model, rule, config.eval.false_alarms, held_out)
         model = replace(model, unknown=calibration.rule if calibration else None)
     num_correct = tally(answer, test_examples)
     num_correct_alone = tally(lambda x: {"head": client_net(alone.params, x)[1]}, test_examples)["head"]

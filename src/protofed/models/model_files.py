@@ -18,6 +18,7 @@ from protofed.examples import Examples
 from protofed.experiment.config import Config
 from protofed.experiment.folder import write_atomically
 from protofed.experiment.model import Model
+from protofed.experiment.unknown import UnknownRule
 from protofed.messages import flatten, group_by_first_name, unflatten
 from protofed.models.export import as_safetensors, must_be_exportable, write_model
 from protofed.nets import make_net
@@ -84,12 +85,13 @@ def read_model(path: Path) -> Model:
     net.check(weights)
     recipe = Recipe.of_json(json.loads(metadata["recipe"])) if "recipe" in metadata else None
     temperatures = json.loads(metadata.get("temperatures", "{}"))
+    unknown = UnknownRule.from_json(json.loads(metadata["unknown"]), len(labels)) if "unknown" in metadata else None
     if not about:
 
         def by_head(x: Tensor) -> Scores:
             return {"head": net(weights, x)[1]}
 
-        return Model(None, net, weights, by_head, data, labels, recipe=recipe, temperatures=temperatures)
+        return Model(None, net, weights, by_head, data, labels, unknown, recipe, temperatures)
     state = {name.removeprefix(_PREFIX): value for name, value in tensors.items() if name.startswith(_PREFIX)}
     parts = group_by_first_name(state | {name: weights[equal] for name, equal in about["same"].items()})
     method = Config.of(about["experiment"], named_by=path).method
@@ -99,7 +101,7 @@ def read_model(path: Path) -> Model:
     def compute_scores(x: Tensor) -> Scores:
         return net.at_image_size(method.predict(net, params, x, down, kept), len(x))
 
-    return Model(None, net, weights, compute_scores, data, labels, recipe=recipe, temperatures=temperatures)
+    return Model(None, net, weights, compute_scores, data, labels, unknown, recipe, temperatures)
 
 
 def _net_of(path: Path, metadata: dict[str, str], shape: tuple[int, ...], classes: int) -> Net:
