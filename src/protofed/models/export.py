@@ -89,8 +89,9 @@ def _as_onnx(model: Model) -> bytes:
         import onnx.helper
         import onnxscript  # noqa: F401
     except ImportError as problem:
+        package = (problem.name or "onnx").partition(".")[0]
         raise UserError(
-            f"ONNX needs the package {problem.name}. Run pip install 'protofed[onnx]', or export to .safetensors."
+            f"ONNX needs the package {package}. Run pip install 'protofed[onnx]', or export to .safetensors."
         ) from problem
     inputs = torch.zeros(2, *model.data.shape)
     with warnings.catch_warnings(), _only_errors("torch.onnx"):  # deprecations inside torch, torchvision missing
