@@ -217,3 +217,66 @@ def test_the_rule_of_a_net_with_some_outputs_is_about_these_outputs():
         "means": [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]],
         "spreads": [2.0, 1.0],
     }
+
+
+@pytest.fixture(scope="module")
+def newcomer(run):
+    return join(run, points(40, "a", "c", seed=1), epochs=1)
+
+
+def without(key):
+    return lambda about: {name: value for name, value in about.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: "[]",
+        lambda _: "not json",
+        lambda _: "null",
+        without("labels"),
+        without("method"),
+        lambda about: {**about, "shapes": 3},
+        lambda about: {**about, "steps": [{}]},
+        lambda about: {**about, "table": {"nothing": 1}},
+    ],
+)
+def test_an_invitation_with_damaged_metadata_is_said(change, file):
+    changed_metadata(file, "invitation", change)
+    with pytest.raises(UserError) as caught:
+        read_invitation(file)
+    assert str(caught.value).startswith(f"{file} is damaged: its metadata cannot be understood (")
+    assert str(caught.value).endswith(
+        "). Give the file that `protofed export DIR --prototypes FILE.safetensors` wrote, or a run folder."
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("labels", lambda _: "not json"),
+        ("labels", lambda _: 3),
+        ("input", lambda _: {}),
+        ("input", lambda _: []),
+        ("input", lambda about: {**about, "shape": "x"}),
+        ("newcomer", lambda _: []),
+        ("newcomer", lambda _: "{"),
+        ("newcomer", without("same")),
+        ("newcomer", without("experiment")),
+        ("newcomer", lambda about: {**about, "same": {"params/x": "not there"}}),
+        ("unknown", lambda _: {"rule": "softmax"}),
+        ("unknown", lambda about: {**about, "classes": [77]}),
+    ],
+)
+def test_a_model_with_damaged_metadata_is_said(key, change, newcomer, tmp_path):
+    if key == "labels":  # the labels of a newcomer are with its other metadata
+        write_model(newcomer.model, tmp_path / "n.safetensors")
+    else:
+        write_newcomer(newcomer, tmp_path / "n.safetensors")
+    changed_metadata(tmp_path / "n.safetensors", key, change)
+    with pytest.raises(UserError) as caught:
+        read_model(tmp_path / "n.safetensors")
+    assert str(caught.value).startswith(f"{tmp_path / 'n.safetensors'} is damaged: its metadata cannot be understood (")
+    assert str(caught.value).endswith(
+        "). Give a run folder, or a .safetensors file that `protofed join` or `protofed export` wrote."
+    )

@@ -56,7 +56,7 @@ def as_safetensors(
 
 
 def model_metadata(model: Model) -> dict[str, str]:
-    """What a file with a model says: its net, classes, inputs and rule for unknown inputs; of tables also the recipe."""
+    """What a file with a model says: its net, classes, inputs and rule for unknown inputs; of tables, the recipe."""
     metadata = {
         "net": model.net.name,
         "source": model.net.source,

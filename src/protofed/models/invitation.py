@@ -10,7 +10,6 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from protofed import __version__
@@ -24,12 +23,15 @@ from protofed.experiment.folder import must_be_new, write_atomically
 from protofed.experiment.member_nets import build_nets
 from protofed.experiment.sections import TABLE
 from protofed.messages import flatten, unflatten
+from protofed.models.damaged_files import read_safetensors, understood_metadata
 from protofed.models.export import with_sorted_metadata
 from protofed.plugins import label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from torch import Tensor
 
     from protofed.core import AnyMethod, Net
     from protofed.experiment.members import Members
@@ -163,17 +165,15 @@ def write_invitation(invitation: Invitation, path: Path) -> None:
 def read_invitation(path: Path) -> Invitation:
     """The invitation in a file."""
     advice = "Give the file that `protofed export DIR --prototypes FILE.safetensors` wrote, or a run folder."
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}. {advice}") from None
-    except (OSError, SafetensorError) as problem:
-        raise UserError(f"{path} cannot be read as safetensors: {problem}. {advice}") from problem
+    flat, metadata = read_safetensors(path, advice)
     if _INVITATION not in metadata:
         raise UserError(f"{path} has no prototypes that a client could join with: it is another file. {advice}")
-    about = json.loads(metadata[_INVITATION])
+    with understood_metadata(path, advice):
+        return _invitation_from(json.loads(metadata[_INVITATION]), flat, path)
+
+
+def _invitation_from(about: Mapping[str, Any], flat: dict[str, Tensor], path: Path) -> Invitation:
+    """The invitation from the metadata and the tensors of its file."""
     sections = {key: about[key] for key in ("run", "method", "train", "net")}
     config = Config.of({**sections, "eval": about.get("eval", {})}, named_by=path)  # earlier versions had no rule
     table = about["table"] and {

@@ -10,7 +10,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from protofed.data.table.recipe import Recipe
 from protofed.errors import UserError
@@ -20,6 +19,7 @@ from protofed.experiment.folder import write_atomically
 from protofed.experiment.model import Model
 from protofed.experiment.unknown import UnknownRule
 from protofed.messages import flatten, group_by_first_name, unflatten
+from protofed.models.damaged_files import read_safetensors, understood_metadata
 from protofed.models.export import as_safetensors, must_be_exportable, write_model
 from protofed.nets import make_net
 from protofed.params import Params
@@ -67,16 +67,15 @@ def write_newcomer(newcomer: Newcomer, path: Path) -> None:
 def read_model(path: Path) -> Model:
     """The model in a file that `join` or `export` wrote."""
     advice = "Give a run folder, or a .safetensors file that `protofed join` or `protofed export` wrote."
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}. {advice}") from None
-    except (OSError, SafetensorError) as problem:
-        raise UserError(f"{path} cannot be read as safetensors: {problem}. {advice}") from problem
+    tensors, metadata = read_safetensors(path, advice)
     if not {"source", "labels", "input"} <= metadata.keys():
         raise UserError(f"{path} does not say what its model is: it is another file. {advice}")
+    with understood_metadata(path, advice):
+        return _model_from(metadata, tensors, path)
+
+
+def _model_from(metadata: dict[str, str], tensors: dict[str, Tensor], path: Path) -> Model:
+    """The model from the metadata and the tensors of its file."""
     about = json.loads(metadata.get(_NEWCOMER, "{}"))
     labels = tuple(about.get("labels") or json.loads(metadata["labels"]))
     data = Examples.empty(**json.loads(metadata["input"]))
