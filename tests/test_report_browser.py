@@ -123,6 +123,20 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
     assert opened.errors == []
 
 
+def test_a_square_of_500_classes_is_more_than_a_function_takes_as_arguments(browser: Any, report: Path) -> None:
+    page = Opened(browser, report.as_uri()).page
+    most = page.evaluate(
+        """() => {
+          let found = null;
+          matrix = ({ strength }) => { strength(1); return element("p"); };
+          const labels = Array.from({ length: 500 }, (_, i) => String(i)), values = labels.map((_, i) => Array(500).fill(-i));
+          squareSection("square", "Square", { labels, values, about: "" }, null, (_, largest) => { found = largest; });
+          return found;
+        }"""
+    )
+    assert most == 499
+
+
 def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
     Opened(browser, report.as_uri()).page.pdf(path=tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")

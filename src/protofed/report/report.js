@@ -5,6 +5,9 @@ const hidden = new Set(); // names of groups that the reader switched off
 const chosen = { run: 0, way: null, frame: null, filter: "" }; // what the reader selected; kept when a live page gets new data
 
 // ---------------------------------------------------------------- small helpers
+// Math.max(...values) fails for 100,000 values or so: they would all be arguments.
+const largest = (values) => values.reduce((most, value) => Math.max(most, value), -Infinity);
+const smallest = (values) => values.reduce((least, value) => Math.min(least, value), Infinity);
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
@@ -92,7 +95,7 @@ function lineChart({ label, series, xLabel, yLabel, inPercent, logX }) {
   const ys = shown.flatMap((line) => [...line.low, ...line.high]).filter((y) => y !== null).map((y) => y * scale);
   if (!xs.length || !ys.length) { figure.append(element("p", { class: "about" }, "Nothing is switched on, or nothing was measured yet.")); return figure; }
   const convert = logX ? Math.log10 : (x) => x;
-  let [x0, x1] = [Math.min(...xs), Math.max(...xs)].map(convert), [y0, y1] = [Math.min(...ys), Math.max(...ys)];
+  let [x0, x1] = [smallest(xs), largest(xs)].map(convert), [y0, y1] = [smallest(ys), largest(ys)];
   if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
   const room = (y1 - y0 || Math.abs(y1) || 1) * 0.06; y0 -= room; y1 += room;
   if (inPercent) { y0 = Math.max(y0, 0); y1 = Math.min(y1, 101); }
@@ -346,7 +349,7 @@ function matrix({ label, rows, columns, value, text, strength, sides }) {
 }
 function squareSection(id, title, part, words, strength) {
   if (!part) return null;
-  const { labels, values } = part, most = Math.max(...values.flat().map(Math.abs), 1e-9);
+  const { labels, values } = part, most = Math.max(largest(values.flat().map(Math.abs)), 1e-9);
   return section(id, title, part.about,
     matrix({ label: title, rows: labels, columns: labels, value: (i, j) => values[i][j], text: (i, j, found) => words(labels[i], labels[j], found), strength: (found) => strength(found, most, values) }),
     element("div", { class: "controls" }, csvButton(id, ["class", ...labels], () => values.map((row, i) => [labels[i], ...row]))));
@@ -360,7 +363,7 @@ function holdingsSection(run) {
     return section("holdings", "Who holds what", "The number of training examples of each client, the largest first.", lineChart({ label: "Sizes of clients", series: [curve], xLabel: "client, by size", yLabel: "training examples" }),
       element("div", { class: "controls" }, csvButton("sizes", ["rank", "training examples"], () => held.sizes.map((size, i) => [i + 1, size]))));
   }
-  const clients = Math.max(...held.counts.map(([client]) => client)) + 1, counts = new Map(held.counts.map(([client, label, count]) => [`${label},${client}`, count])), most = Math.max(...held.counts.map((row) => row[2]));
+  const clients = largest(held.counts.map(([client]) => client)) + 1, counts = new Map(held.counts.map(([client, label, count]) => [`${label},${client}`, count])), most = largest(held.counts.map((row) => row[2]));
   const name = (client) => run.clients[client]?.name ?? client;
   return section("holdings", "Who holds what", about,
     matrix({ label: "Training examples per class and client", rows: held.labels, columns: Array.from({ length: clients }, (_, i) => String(i)), sides: true, value: (i, j) => counts.get(`${i},${j}`) ?? null,
@@ -376,7 +379,7 @@ function mapSection(run) {
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, "aria-label": "Map of embeddings and prototypes. Use the arrow keys to read the prototypes." });
   figure.append(svg);
   const points = [...map.samples, ...map.local, ...frames.flatMap((frame) => frame.prototypes)];
-  const [x0, x1, y0, y1] = [0, 1].flatMap((axis) => [Math.min(...points.map((p) => p[axis])), Math.max(...points.map((p) => p[axis]))]);
+  const [x0, x1, y0, y1] = [0, 1].flatMap((axis) => [smallest(points.map((p) => p[axis])), largest(points.map((p) => p[axis]))]);
   const unit = Math.min((width - 2 * edge) / (x1 - x0 || 1), (height - 2 * edge) / (y1 - y0 || 1));
   const px = (x) => width / 2 + (x - (x0 + x1) / 2) * unit, py = (y) => height / 2 - (y - (y0 + y1) / 2) * unit;
   const label = (number) => run.labels[number] ?? String(number), tip = tooltip(figure);

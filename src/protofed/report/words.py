@@ -128,8 +128,8 @@ def cautions(groups: Groups) -> list[str]:
             f"Half of the clients have {middle} or fewer test examples, so the accuracy of a single client is "
             "uncertain; the table of clients has an interval for each."
         )
-    for key, word in (("rounds", "numbers of rounds"), ("dataset", "datasets"), ("seed", None)):
-        if word and len({run.summary[key] for run in finished}) > 1:
+    for key, word in (("rounds", "numbers of rounds"), ("dataset", "datasets")):
+        if len({run.summary[key] for run in finished}) > 1:
             notes.append(f"The runs have different {word}, so they cannot be compared directly.")
     if _partitions_differ(finished):
         notes.append(

@@ -86,6 +86,17 @@ class ClientProbe(NamedTuple):
         """S of the bounds."""
         return sum(self.squares)
 
+    def constants(self) -> dict[str, float]:
+        """The constants of the bounds that were estimated on this client's round, by their names in the papers."""
+        return {
+            "S": self.squares_sum,
+            "L1": self.smoothness,
+            "sigma2": self.variance,
+            "L2": self.lipschitz,
+            "G": self.mean_norm,
+            "lr": self.lr,
+        }
+
 
 def vector(params: Params, names: list[str]) -> Tensor:
     """These parameters as one vector, in double precision."""
