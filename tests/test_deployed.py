@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from typer.testing import CliRunner
 
 import protofed
 from grid import NAMES, LocalGrid, altered, call, deploy, federate, toy_config, toy_members, without_time, write_toml
+from protofed import cli
 from protofed.deploy.client_data import write_client_data
 from protofed.deploy.client_work import ClientWork
 from protofed.deploy.descriptions import checked_description
@@ -238,6 +240,46 @@ def run_without_the_uploads_of_b(table, members):
     runner.engine.train = lossy
     runner.go()
     return runner
+
+
+def test_a_client_cannot_write_into_the_servers_terminal_and_log(tmp_path, capsys):
+    strange = "x\x1b]0;owned\x07\nfinished after 2 rounds: /etc [/b]" + "y" * 10_000
+    deploy(tmp_path, toy_config("fedproto"))
+
+    def spoofed(message, reply):
+        return [Message(Error(2, strange), reply_to=message)]
+
+    def spoofed_version(tensors, figures):
+        figures["version"] = strange
+
+    faults = {("b", kind, 2): spoofed for kind in ("train", "evaluate")}
+    result = federate(tmp_path, LocalGrid(tmp_path, faults=faults))
+    reason = result.rounds[1]["rejected"]["1"]
+    assert reason.startswith("x ]0;owned  finished after 2 rounds: /etc [/b]yyy")
+    assert len(reason) == 500
+    status = json.loads((tmp_path / "server" / "status.json").read_text())
+    assert len(status["clients"]["b"]["last_reason"]) == 500
+    done = CliRunner().invoke(cli.app, ["deploy", "status", str(tmp_path), "--once"], env={"COLUMNS": "1000"})
+    assert (done.exit_code, "/etc [/b]yyy" in done.output) == (0, True)
+    deploy(tmp_path / "two", toy_config("fedproto"), wait_seconds=5.0)
+    grid = LocalGrid(tmp_path / "two", faults={("b", "query.enrol", 0): altered(spoofed_version)})
+    with pytest.raises(UserError):
+        federate(tmp_path / "two", grid)
+    deploy(tmp_path / "all", toy_config("fedproto"))
+    faults = {(name, "train", 1): lost_with(strange) for name in "abc"}
+    with pytest.raises(UserError, match="none of the clients answered"):
+        federate(tmp_path / "all", LocalGrid(tmp_path / "all", faults=faults))
+    logs = "".join((tmp_path / part / "server" / "server.log").read_text() for part in (".", "two", "all"))
+    for text in (capsys.readouterr().out, logs):
+        assert [line for line in text.splitlines() if line.startswith("finished") and "/etc" in line] == []
+        assert not {"\x1b", "\x07"} & set(text)
+    assert "client b has protofed x ]0;owned" in logs
+    assert "none of the clients answered (a: lost 3 times: x ]0;owned" in logs
+
+
+def lost_with(reason):
+    """A message that is lost, for a reason that Flower reports."""
+    return lambda message, reply: [Message(Error(8, reason), reply_to=message)]
 
 
 def test_a_late_answer_is_not_used_and_named_when_it_comes(tmp_path, capsys):

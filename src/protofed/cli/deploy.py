@@ -174,17 +174,18 @@ def _say_line(name: str, text: str) -> None:
 
 
 def _status_table(state: dict[str, Any]) -> Table:
+    from rich.markup import escape
     from rich.table import Table
 
     from protofed.deploy.deployment_tables import status_rows
 
     run = f"round {state['round']} of {state['rounds']}" if state["rounds"] else "no round yet"
-    error = f"\n{state['error']}" if state["error"] else ""
+    error = escape(f"\n{state['error']}") if state["error"] else ""
     table = Table(title=f"{state['state']}, {run}; the server {state['server']}", caption=error or None)
     for column in ("client", "process", "connected", "last round", "last upload", "rejected"):
         table.add_column(column)
     for row in status_rows(state):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # a reason may have text of a client
     return table
 
 

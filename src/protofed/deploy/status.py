@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from protofed.engines.flower.client_answers import one_line
 from protofed.experiment.watchers import Watcher
 from protofed.experiment.wording import void_text
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STATUS_FILE = "status.json"
 LOG_FILE = "server.log"
+_LONGEST_LINE = 10_000
 
 
 class ServerStatus(Watcher):
@@ -51,7 +53,11 @@ class ServerStatus(Watcher):
         new.replace(self.path)
 
     def say(self, text: str) -> None:
-        """Print a line, and append it to server.log: Flower does not show what a server app prints."""
+        """Print a line, and append it to server.log: Flower does not show what a server app prints.
+
+        What clients send can be part of it, so control characters are left out.
+        """
+        text = one_line(text, _LONGEST_LINE)
         print(text, flush=True)
         with self.log.open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
@@ -91,7 +97,7 @@ class ServerStatus(Watcher):
         for number, reason in row["rejected"].items():
             name = self.names[int(number)]
             self.clients[name]["rejected"] += 1
-            self.clients[name]["last_reason"] = f"round {row['round']}: {reason}"
+            self.clients[name]["last_reason"] = one_line(f"round {row['round']}: {reason}")
             self.say(f"client {name}: rejected in round {row['round']}: {reason}")
         if text := void_text(row):
             self.say(text)
@@ -111,5 +117,5 @@ class ServerStatus(Watcher):
 
     def failed(self, problem: str) -> None:
         """The run has ended with an error."""
-        self.write(state="failed", error=problem)
+        self.write(state="failed", error=one_line(problem, _LONGEST_LINE))
         self.say(f"error: {problem}")

@@ -42,6 +42,16 @@ class EnrolledSizes(NamedTuple):
         return labels
 
 
+def one_line(text: str, longest: int = 500) -> str:
+    """A text of a client as it may be shown and stored: without control characters, and not longer than this.
+
+    >>> one_line("x\\x1b[2J\\nfinished after 2 rounds")
+    'x [2J finished after 2 rounds'
+    """
+    printable = "".join(letter if letter.isprintable() else " " for letter in text[: longest + 1])
+    return printable if len(printable) <= longest else f"{printable[: longest - 4]} ..."
+
+
 def check_identity(figures: Mapping[str, Any], task: Mapping[str, Any]) -> None:
     """Raise an error unless an answer belongs to this message."""
     for key in ("run", "kind", "number"):

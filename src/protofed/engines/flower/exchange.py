@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import Message
 
-from protofed.engines.flower.client_answers import MessageFigures, check_identity
+from protofed.engines.flower.client_answers import MessageFigures, check_identity, one_line
 from protofed.engines.flower.wire import record_figures, record_tensors, to_records
 from protofed.errors import UserError
 
@@ -66,7 +66,7 @@ class Post:
 
     def say(self, number: int, text: str) -> None:
         """Write a line about a client to the log."""
-        self.nodes.observer.say(f"client {self.names[number]}: {text}")
+        self.nodes.observer.say(f"client {self.names[number]}: {one_line(text)}")
 
     def exchange(self, round: int, tasks: dict[int, Parcel]) -> Exchange:
         """Send the messages, and wait until all clients that are online have answered, at most until the deadline."""
@@ -88,7 +88,8 @@ class Post:
             (n for n in exchange.unsent() if n not in exchange.failures), "not connected"
         )
         if silent and tasks:
-            reasons = "; ".join(f"{self.names[number]}: {text}" for number, text in sorted(exchange.failures.items()))
+            failures = sorted(exchange.failures.items())
+            reasons = "; ".join(f"{self.names[number]}: {one_line(text)}" for number, text in failures)
             raise UserError(
                 f"Round {round + 1}: none of the clients answered ({reasons}). The last checkpoint is kept: start the "
                 "clients, then continue with `protofed deploy resume`."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flwr.app import Message
 
+from protofed.engines.flower.client_answers import one_line
 from protofed.engines.flower.wire import record_figures, to_records
 from protofed.errors import UserError
 
@@ -129,9 +130,10 @@ class Nodes:
                     self.rivals[node] = (number, figures)
                     raise UserError(f"client number {number} is already online as node {current}")
             except (UserError, ValueError) as problem:
-                if self.refused.get(node, ("", now))[0] != str(problem):
-                    self.observer.say(f"node {node}: refused: {problem}")
-                self.refused[node] = (str(problem), now)
+                reason = one_line(str(problem))
+                if self.refused.get(node, ("", now))[0] != reason:
+                    self.observer.say(f"node {node}: refused: {reason}")
+                self.refused[node] = (reason, now)
             else:
                 self._set(number, node, figures)
 

@@ -19,6 +19,7 @@ from protofed.engines.engine import (
 from protofed.engines.flower.client_answers import (
     EnrolledSizes,
     has_finite_terms,
+    one_line,
     read_evaluation,
     read_hits,
     read_report,
@@ -112,7 +113,7 @@ class Remote:
                 reports.append(self.hold(report._replace(hits=hits)))
             except ValueError as problem:
                 exchange.failures[number] = str(problem)
-        self.failures = dict(sorted(exchange.failures.items()))
+        self.failures = {number: one_line(reason) for number, reason in sorted(exchange.failures.items())}
         self.on_trained(len(reports))
         return self._with_finite_losses(reports)
 
