@@ -60,10 +60,7 @@ def server_network(folder: Path) -> ServerNetwork:
     """How the server listens; an error if the folder lacks a file that this needs."""
     if part_kind(folder) != "server":
         raise UserError(f"{folder} is a client's folder. Start it with: protofed deploy client {folder}")
-    file = folder / NETWORK_FILE
-    network: ServerNetwork = checked_file(file, ServerNetwork, read_settings_file(file))
-    if network.auth and not network.tls:
-        raise UserError(f"{folder / NETWORK_FILE}: auth = true needs tls = true.")
+    network: ServerNetwork = _network(folder, ServerNetwork)
     _must_have(folder, ["ca.pem", "server.pem", "server.key"] if network.tls else [])
     return network
 
@@ -72,11 +69,17 @@ def client_network(folder: Path) -> ClientNetwork:
     """Where the client finds its server; an error if the folder lacks a file that this needs."""
     if part_kind(folder) != "client":
         raise UserError(f"{folder} is the server's folder. Start it with: protofed deploy server {folder}")
-    file = folder / NETWORK_FILE
-    network: ClientNetwork = checked_file(file, ClientNetwork, read_settings_file(file))
-    if network.auth and not network.tls:
-        raise UserError(f"{folder / NETWORK_FILE}: auth = true needs tls = true.")
+    network: ClientNetwork = _network(folder, ClientNetwork)
     _must_have(folder, ["ca.pem"] * network.tls + ["client.key"] * network.auth)
+    return network
+
+
+def _network(folder: Path, kind: type[ServerNetwork | ClientNetwork]) -> Any:
+    """The content of network.toml."""
+    file = folder / NETWORK_FILE
+    network = checked_file(file, kind, read_settings_file(file))
+    if network.auth and not network.tls:
+        raise UserError(f"{file}: auth = true needs tls = true.")
     return network
 
 

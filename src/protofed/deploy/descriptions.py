@@ -54,7 +54,7 @@ def checked_description(figures: Description, config: Config, known: ClassNames)
     try:
         for key, kind in _TYPES.items():
             if type(figures.get(key)) is not kind:
-                raise ValueError(f"{key} is {_as_text(figures.get(key))}")
+                raise ValueError(f"{key} is {_short_repr(figures.get(key))}")
             if kind is str and len(figures[key]) > _LONGEST_TEXT:
                 raise ValueError(f"{key} has {len(figures[key])} characters; at most {_LONGEST_TEXT} are read")
         _check_input(figures["input"], figures["pixels"])
@@ -66,7 +66,7 @@ def checked_description(figures: Description, config: Config, known: ClassNames)
     return {key: figures[key] for key in (*_TYPES, "net")}
 
 
-def _as_text(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     return "missing" if value is None else repr(value)[:100]
 
 
@@ -80,17 +80,17 @@ def _check_input(described: dict[str, Any], pixels: bool) -> None:
     """Raise an error unless these are the shape of an input and constants that normalise it."""
     shape = described["shape"]
     if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape):
-        raise ValueError(f"inputs of shape {_as_text(shape)}")
+        raise ValueError(f"inputs of shape {_short_repr(shape)}")
     if not shape or math.prod(shape) > _MOST_INPUTS or (pixels and len(shape) != 3):
-        raise ValueError(f"inputs of shape {_as_text(shape)}; at most {_MOST_INPUTS:,} values are read")
+        raise ValueError(f"inputs of shape {_short_repr(shape)}; at most {_MOST_INPUTS:,} values are read")
     for key in described.keys() - {"shape"}:
         value = described[key]
         if key not in ("scale", "mean", "std", "fill"):
-            raise ValueError(f"input has the key {_as_text(key)}")
+            raise ValueError(f"input has the key {_short_repr(key)}")
         values = value if isinstance(value, list) and len(value) == shape[0] and key != "scale" else [value]
         are_numbers = all(type(number) in (int, float) and math.isfinite(number) for number in values)
         if not are_numbers and not (key == "fill" and value is None):
-            raise ValueError(f"{key} of inputs is {_as_text(value)}")
+            raise ValueError(f"{key} of inputs is {_short_repr(value)}")
     Examples.empty(**described)
 
 
@@ -98,9 +98,9 @@ def _check_counts(figures: Description, known: ClassNames) -> None:
     """Raise an error unless the numbers of examples and the classes can be those of one client."""
     sizes = figures["sizes"]
     if len(sizes) != 3 or not all(type(size) is int and size <= _MOST_EXAMPLES for size in sizes):
-        raise ValueError(f"sizes {_as_text(sizes)}; at most {_MOST_EXAMPLES:,} examples are possible")
+        raise ValueError(f"sizes {_short_repr(sizes)}; at most {_MOST_EXAMPLES:,} examples are possible")
     if min(sizes[:2]) < 0 or sizes[2] < -1:
-        raise ValueError(f"sizes {_as_text(sizes)}")
+        raise ValueError(f"sizes {_short_repr(sizes)}")
     if len(figures["counts"]) != 2:
         raise ValueError(f"counts of {len(figures['counts'])} sets instead of 2")
     for pairs in (*figures["counts"], figures["images"]):
@@ -108,7 +108,7 @@ def _check_counts(figures: Description, known: ClassNames) -> None:
             is_name = type(label) is str and len(label) <= _LONGEST_TEXT
             is_number = type(label) is int and (label in known or 0 <= label < MOST_CLASSES)
             if not (is_name or is_number) or count_of({"a count": count}, "a count") == 0:
-                raise ValueError(f"count {_as_text(count)} of class {_as_text(label)}")
+                raise ValueError(f"count {_short_repr(count)} of class {_short_repr(label)}")
     if len({type(label) for label in _reported_labels(figures)}) > 1:
         raise ValueError("some of its classes are names, others are whole numbers")
     pixels = enrolled_sizes(figures).pixels or 1
@@ -132,7 +132,7 @@ def _check_net(table: dict[str, Any] | None, config: Config, shape: tuple[int, .
     choices = config.nets
     if table is not None:
         if not isinstance(table, dict) or len(json.dumps(table)) > _LONGEST_NET:
-            raise ValueError(f"net is {_as_text(table)}")
+            raise ValueError(f"net is {_short_repr(table)}")
         if outside := names_outside({"net": table}):  # nobody else decides what this server imports
             raise ValueError(f"its net {outside[0][1]} is not part of protofed")
         choices = Config.of({"net": table}).nets

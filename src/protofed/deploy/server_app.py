@@ -24,9 +24,8 @@ from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import Config, read_toml
-from protofed.experiment.folder import uninterrupted
 from protofed.experiment.pixels import check_pixel_labels
-from protofed.experiment.run import open_run_folder
+from protofed.experiment.run import open_run_folder, run_to_end
 from protofed.experiment.secure_round import refuse_secure_sum
 
 if TYPE_CHECKING:
@@ -87,12 +86,7 @@ def _served(
     with one_thread(), open_run_folder(out, resume, config, members) as run_folder:
         runner = DeployedRunner(config, replace(members, notes=notes), run_folder, [status], engine)
         runner.connect()
-        try:
-            with uninterrupted():
-                runner.resume() if resume else runner.start()
-            return runner.go()
-        finally:
-            runner.close()
+        return run_to_end(runner, resume)
 
 
 def _wait_for_clients(nodes: Nodes, enrolment: Enrolment, settings: ServerSettings) -> None:

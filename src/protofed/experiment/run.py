@@ -101,14 +101,18 @@ def run(
         trusting(trust_code),
         open_run_folder(out, resume, config, members) as folder,
     ):
-        runner = Runner(config, placed_members(members, device), folder, watchers)
-        try:
-            with uninterrupted():
-                runner.resume() if resume else runner.start()
-            result = runner.go()
-            return replace(result, state=result.state._replace(members=members))  # frees the copies on a GPU
-        finally:
-            runner.close()
+        result = run_to_end(Runner(config, placed_members(members, device), folder, watchers), resume)
+        return replace(result, state=result.state._replace(members=members))  # frees the copies on a GPU
+
+
+def run_to_end(runner: Runner, resume: bool) -> Result:
+    """Start or resume a run, and run its rounds."""
+    try:
+        with uninterrupted():
+            runner.resume() if resume else runner.start()
+        return runner.go()
+    finally:
+        runner.close()
 
 
 def resolve_engine(config: Config, members: Members) -> Config:
