@@ -328,6 +328,30 @@ def test_the_size_of_a_test_set_is_the_one_that_the_client_enrolled_with(total, 
         assert f"client {name}: no result of evaluate in round 1: {key} is {total}"[:70] in out
 
 
+def test_clients_with_masks_are_tested_as_they_enrolled(tmp_path):
+    """One test image of 8 x 8 pixels per client, of which 4 are ignored; no balanced set, so all test fedavg's model."""
+    table = toy_config("fedavg", rounds=1, eval={"training_loss": True}) | {"net": {"name": "unet", "channels": [2, 4]}}
+    for part in ("server", *(f"clients/{name}" for name in NAMES)):
+        write_toml(tmp_path / part / "experiment.toml", table)
+    for name in NAMES:
+        write_toml(tmp_path / "clients" / name / "client.toml", {"name": name})
+        write_toml(tmp_path / "clients" / name / "policy.toml", {"may_send": ["weights"]})
+    write_toml(tmp_path / "server" / "server.toml", {"clients": list(NAMES), "wait_seconds": 5.0})
+    masks = np.zeros((3, 8, 8), np.uint8)
+    masks[:, :4], masks[:, 7, :4] = 1, 255
+    for number, name in enumerate(NAMES):
+        x = np.random.default_rng(number).normal(size=(3, 1, 8, 8)).astype(np.float32)
+        arrays = {"x": x[:2], "mask": masks[:2], "x_test": x[2:], "mask_test": masks[2:]}
+        np.savez(tmp_path / "clients" / name / "data.npz", **arrays)
+    grid = LocalGrid(tmp_path)
+    result = federate(tmp_path, grid)
+    totals = [record_figures(reply.content).get("total") for _, _, reply in grid.exchanged[-3:]]
+    assert totals == [60, 60, 60]
+    assert all(row["miou_head"] is not None for row in result.clients)
+    assert result.rounds[0]["miou"] is not None
+    assert result.rounds[0]["loss_global"] > 0
+
+
 def test_counts_of_pixels_are_at_most_the_pixels_of_the_enrolled_images():
     sizes = EnrolledSizes(train=4, test=2, validation=0, pixels=6)
     figures = {"total": 12, "correct": {"head": 3}, "pixels": {"head": [[3, 0, 0], [9, 0, 0]]}}
@@ -608,7 +632,7 @@ def test_a_malformed_description_does_not_end_the_run_of_the_others(tmp_path, ca
         del figures["pixels"]
 
     result = federate(tmp_path, LocalGrid(tmp_path, faults={("b", "query.enrol", 0): altered(malformed)}))
-    assert "client b described itself in a way that cannot be read: pixels is missing." in capsys.readouterr().out
+    assert "client b cannot take part with what it says about itself: pixels is missing." in capsys.readouterr().out
     assert [row["name"] for row in result.clients] == ["a", "c"]
 
 

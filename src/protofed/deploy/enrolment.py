@@ -113,7 +113,8 @@ class Enrolment:
         try:
             description = checked_description(figures, self.config, self.settings.classes)
         except ValueError as problem:
-            raise UserError(f"client {name} described itself in a way that cannot be read: {problem}.") from None
+            reason = str(problem).removesuffix(".")
+            raise UserError(f"client {name} cannot take part with what it says about itself: {reason}.") from None
         known = self.settings.classes
         names = [label for pairs in description["counts"] for label, _ in pairs]
         if known and (unknown := [label for label in names if label not in known]):
