@@ -416,3 +416,20 @@ def test_void_rounds_and_attackers_are_shown():
     text = console.file.getvalue()
     assert "attack.kind = sign_flip: 2 attackers, clients " in text
     assert "round 2 is void" in text
+
+
+def test_a_resumed_run_with_attackers_is_the_uninterrupted_one(tmp_path):
+    """Round 1 was tested only because it was to be the last one."""
+    table = {
+        **SMALL,
+        "trust": {"quorum": 0.5, "prototypes": "median", "assumed": 0.0},
+        "attack": {"share": 0.34},
+        "partition": {"name": "iid"},
+        "data": {"clients": 3, "limit": 30},
+    }
+    runs = {name: {**table, "run": {"rounds": rounds, "eval_every": 3}} for name, rounds in (("short", 1), ("long", 3))}
+    protofed.run(runs["long"], tmp_path / "whole", progress=False)
+    protofed.run(runs["short"], tmp_path / "run", progress=False)
+    protofed.run(runs["long"], tmp_path / "run", resume=True, progress=False)
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+    assert [bool(row["honest"]) for row in rows_of(tmp_path / "run")] == [False, False, True]

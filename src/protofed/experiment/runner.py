@@ -220,8 +220,7 @@ class Runner:
         if rejected and not uploads and not self.engine.failures and not self.config.trust.quorum:
             raise all_rejected(self.config, [*self.rounds[-1:], row], rejected, self.folder)
         rejected = dict(sorted({**self.engine.failures, **rejected}.items()))
-        uploads = self.safeguards.above_quorum(uploads, len(roster.sampled))
-        if uploads:
+        if uploads := self.safeguards.above_quorum(uploads, len(roster.sampled)):
             seen = as_the_server_sees_them(self.config, number, uploads, roster.clients)
             self.server = checked(self.method, "aggregate", self.safeguards.aggregate(number, self.server, seen))
             row |= self.method.log_entries(self.server)
