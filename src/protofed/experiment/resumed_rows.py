@@ -20,6 +20,6 @@ def as_if_uninterrupted(
         row = {**row, "personal": {client: hits for client, hits in personal.items() if client in clients}}
     if config.run.is_tested(row["round"], last):
         return row
-    untested = {"accuracy_global": None, "miou": None, **accuracy_columns([], config.eval.reporting)}
+    untested = {"accuracy_global": None, "miou": None, "honest": {}, **accuracy_columns([], config.eval.reporting)}
     measured = {key for key in row if key.startswith(("accuracy_", "validation_", "loss_", "miou", "iou"))}
     return {key: untested.get(key, row[key]) for key in row if key not in measured - untested.keys()}
