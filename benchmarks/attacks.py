@@ -24,6 +24,8 @@ TOP = Path(__file__).parents[1]
 KEPT = TOP / "docs" / "results" / "data" / "attacks.json"
 PAGE = TOP / "docs" / "results" / "trust.md"
 FIGURE = TOP / "docs" / "pictures" / "attacks.png"
+OWN_START = "fedproto-own"
+"""fedproto with clients that start from different weights."""
 METHODS = ("fedproto", "fedavg", "fednh", "mpfedcl", "protomargin")
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
 OTHER_KINDS = ("scale", "little", "random", "label_flip", "swap", "backdoor")
@@ -68,7 +70,8 @@ class Cell(NamedTuple):
     def table(self) -> dict[str, Any]:
         """The experiment."""
         own = PARTITIONS[self.partition]
-        method = {"name": self.method, **({"initial_weights": "same"} if self.method == "fedproto" else {})}
+        start = {"fedproto": {"initial_weights": "same"}, OWN_START: {"initial_weights": "own"}}.get(self.method, {})
+        method = {"name": self.method.removesuffix("-own"), **start}
         return {
             **COMMON,
             "data": {**COMMON["data"], **own.get("data", {})},
@@ -96,7 +99,12 @@ def cells() -> list[Cell]:
         main = cell.rule in ("mean", "geometric_median")
         return cell.rule == "krum", cell.share not in (0.0, 0.3), not main
 
-    return sorted(grid, key=stage)
+    own_start = [
+        Cell("iid", OWN_START, "sign_flip", share, rule)
+        for share in (0.0, 0.3)
+        for rule in ("mean", "geometric_median")
+    ]
+    return own_start + sorted(grid, key=stage)
 
 
 def rules_of(method: str) -> tuple[str, ...]:
@@ -179,13 +187,14 @@ def kind_table(kept: dict[str, Any], partition: str) -> str:
 
 def claim_table(kept: dict[str, Any]) -> str:
     """fedproto, iid, 30 % sign flips: points that honest clients lose, compared with no attack."""
-    lines = ["| rule | lost by head | lost by prototype |", "|---|---|---|"]
-    clean = kept.get(Cell("iid", "fedproto", "sign_flip", 0.0, "mean").name)
-    for rule in rules_of("fedproto"):
-        run = kept.get(Cell("iid", "fedproto", "sign_flip", 0.3, rule).name)
-        if clean and run:
-            lost = [honest(clean, way, run["attackers"]) - honest(run, way) for way in WAYS]
-            lines.append(f"| `{rule}` | {lost[0]:.1f} | {lost[1]:.1f} |")
+    lines = ["| clients start from | rule | lost by head | lost by prototype |", "|---|---|---|---|"]
+    for method, start in (("fedproto", "the same weights"), (OWN_START, "weights of their own")):
+        clean = kept.get(Cell("iid", method, "sign_flip", 0.0, "mean").name)
+        for rule in rules_of("fedproto"):
+            run = kept.get(Cell("iid", method, "sign_flip", 0.3, rule).name)
+            if clean and run:
+                lost = [honest(clean, way, run["attackers"]) - honest(run, way) for way in WAYS]
+                lines.append(f"| {start} | `{rule}` | {lost[0]:.1f} | {lost[1]:.1f} |")
     return "\n".join(lines)
 
 
