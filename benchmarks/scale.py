@@ -13,6 +13,7 @@ import os
 import resource
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def _measured(method: str, clients: int, rounds: int, changes: dict[str, Any]) -
         total = time.perf_counter() - began
         size = (out / "checkpoint" / STORE_FILE).stat().st_size
         partition = (out / "partition.json").stat().st_size
-    walls, cpus = ([later - earlier for earlier, later in zip(times, times[1:])] for times in zip(*ends))
+    walls, cpus = ([later - earlier for earlier, later in pairwise(times)] for times in zip(*ends, strict=True))
     untested = slice(1, rounds - 1)  # the first round loads and records, the last one has the test
     middle = sorted(walls[untested])[len(walls[untested]) // 2]
     return {

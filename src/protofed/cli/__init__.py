@@ -21,6 +21,7 @@ from protofed.cli.draw import draw_command
 from protofed.cli.hints import SetsKeys
 from protofed.cli.measure import measure_command
 from protofed.cli.models import export_command, join_command, predict_command
+from protofed.cli.plan import plan_command
 from protofed.cli.pretrain import pretrain_command
 from protofed.cli.privacy import privacy_command
 from protofed.cli.prototypes import prototypes_command
@@ -175,6 +176,7 @@ app.command("runs")(runs_command)
 app.add_typer(data_app, name="data")
 app.command("check")(check_command)
 app.add_typer(deploy_app, name="deploy")
+app.command("plan", cls=SetsKeys)(plan_command)
 app.command("predict")(predict_command)
 app.command("export")(export_command)
 app.command("join")(join_command)

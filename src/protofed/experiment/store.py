@@ -29,7 +29,7 @@ _SCHEMA = (
     "CREATE INDEX IF NOT EXISTS by_version ON clients (version)",
     "CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, digest BLOB, line TEXT)",
 )
-_PAGE = 16384
+PAGE_BYTES = 16384
 """Bytes per page of the database: states are large compared with SQLite's default of 4096."""
 _WAL_LIMIT = 64 << 20
 """Bytes to which the write-ahead log is cut after its content was moved to the database."""
@@ -80,7 +80,7 @@ class Store:
         with _explained(self.path):
             connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._connection = connection
-            connection.execute(f"PRAGMA page_size = {_PAGE}")
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
