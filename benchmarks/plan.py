@@ -36,7 +36,8 @@ with tempfile.TemporaryDirectory() as folder:
     run(config, folder + "/run")
     disk = sum(os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(folder) for name in names)
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "memory": memory, "disk": disk}))
+cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+print(json.dumps({"cpu": cpu, "wall": wall, "memory": memory, "disk": disk}))
 """
 
 

@@ -105,12 +105,12 @@ def _bytes_written() -> float:
 def rows_of_table(measured: list[dict[str, Any]]) -> list[str]:
     """The table of docs/performance.md."""
     lines = [
-        "| method | clients | start, s | seconds per round | peak memory, MB | MB written per round | database, MB |",
+        "| method | clients | rounds | CPU s per round | peak memory, MB | MB written per round | database, MB |",
         "|---|---|---|---|---|---|---|",
     ]
     for run in measured:
         lines.append(
-            f"| {run['method']} | {run['clients']:,} | {run['start_seconds']:.1f} | {run['round_seconds']:.2f} "
+            f"| {run['method']} | {run['clients']:,} | {run['rounds']} | {run['round_cpu_seconds']:.2f} "
             f"| {run['peak_mb']:,.0f} | {run['written_mb_per_round']:.1f} | {run['database_mb']:.0f} |"
         )
     return lines
@@ -124,14 +124,14 @@ def draw(measured: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     panels = {
-        "round_seconds": "seconds per round",
+        "round_cpu_seconds": "CPU seconds per round",
         "peak_mb": "peak memory, MB",
         "written_mb_per_round": "MB written per round",
     }
     figure, axes = plt.subplots(1, 3, figsize=(9, 2.8), constrained_layout=True)
     for axis, (key, title) in zip(axes, panels.items(), strict=True):
         for method, mark in zip(METHODS, "os", strict=True):
-            runs = [run for run in measured if run["method"] == method]
+            runs = [run for run in measured if run["method"] == method and run["rounds"] == ROUNDS]
             axis.plot([run["clients"] for run in runs], [run[key] for run in runs], marker=mark, label=method)
         axis.set(xscale="log", xlabel="clients", title=title, ylim=(0, None))
         axis.grid(alpha=0.3)

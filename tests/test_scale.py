@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 import weakref
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import protofed
+from protofed.cli import app
 from protofed.core import Upload, Weights, average
 from protofed.data.partitions.base import Labels, assign_classes, check_holdings
 from protofed.data.partitions.by_class import WithReplacement
@@ -30,6 +32,7 @@ from protofed.messages import flatten
 from protofed.methods import METHODS
 from toys import config, everything, federation, net, played_on, pool_of, runner_of
 
+TOP = Path(__file__).parents[1]
 TABLE = {
     "run": {"rounds": 2, "sample": 3},
     "data": {"clients": 12},
@@ -260,3 +263,72 @@ def _is_mapped(address: int) -> bool:
         if first <= address < last:
             return line.endswith("x.npy")
     return False
+
+
+# What the page on performance says
+
+
+def kept_json(name: str):
+    return json.loads((TOP / "docs" / "results" / "data" / name).read_text(encoding="utf-8"))
+
+
+def test_the_table_of_scale_is_what_was_measured(monkeypatch):
+    monkeypatch.syspath_prepend(TOP / "benchmarks")
+    scale = importlib.import_module("scale")
+    measured = kept_json("scale.json")
+    page = (TOP / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert "\n".join(scale.rows_of_table(measured)) in page
+    by_size = {(run["method"], run["clients"]): run for run in measured if run["rounds"] == scale.ROUNDS}
+    for method in scale.METHODS:
+        small, large = by_size[method, 1_000], by_size[method, 100_000]
+        assert large["round_cpu_seconds"] < 1.3 * small["round_cpu_seconds"]
+        assert large["peak_mb"] < 3000
+        assert by_size[method, 10_000]["written_mb_per_round"] < 1.3 * small["written_mb_per_round"]
+    long = [run for run in measured if run["rounds"] == 50]
+    assert sorted(run["method"] for run in long) == ["fedavg", "fedproto"]
+    assert all(run["peak_mb"] < 1500 and run["tested"] == 500 and run["clients"] == 10_000 for run in long)
+
+
+def test_plans_are_within_a_quarter_of_the_three_runs():
+    page = (TOP / "docs" / "performance.md").read_text(encoding="utf-8")
+    compared = kept_json("plan.json")
+    assert len(compared) == 3
+    for name, run in compared.items():
+        planned, measured = run["planned"], run["measured"]
+        assert all(planned[key] / measured[key] == pytest.approx(1, abs=0.25) for key in ("cpu", "memory", "disk"))
+        cells = [
+            f"{number / size:.{digits}f}" for key, size, digits in COLUMNS for number in (planned[key], measured[key])
+        ]
+        assert f"| {name} | {' | '.join(cells)} |" in page
+
+
+COLUMNS = (("cpu", 1, 1), ("memory", 1e6, 0), ("disk", 1e6, 1))
+
+
+# protofed plan
+
+
+def test_a_plan_counts_what_the_run_does(capsys):
+    words = [
+        "--set",
+        "data.clients=12",
+        "--set",
+        "run.rounds=30",
+        "--set",
+        "run.sample=3",
+        "--set",
+        "run.eval_every=10",
+    ]
+    words += ["--set", "net.hidden=[4]", "--set", "net.dim=4", "--set", "engine.workers=1"]
+    app(["plan", *words, "--json"], standalone_mode=False)
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["clients"], plan["rounds"], plan["per_round"], plan["tests"], plan["tested"]) == (12, 30, 3, 3, 12)
+    assert plan["trained"] == 12  # all but 12 * 0.75 ** 30
+    weights = 64 * 4 + 4 + 4 * 4 + 4 + 10 * 4 + 10
+    assert 4 * weights <= plan["state_bytes"] <= 4 * weights + 1500  # with the names
+    parts = [plan[key][1] for key in ("start", "first_rounds", "end")] + [22 * plan["round"][1], 3 * plan["test"][1]]
+    assert plan["total"]["cpu"] == pytest.approx(sum(parts))
+    app(["plan", *words], standalone_mode=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("30 rounds of 3 of 12 clients, 3 tests of 12 clients: about ")
+    assert lines[-1].startswith("With 1,000,000 clients, 3 per round: about ")
