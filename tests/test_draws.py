@@ -25,6 +25,26 @@ def test_layers_made_inside_draw_from_the_generator():
     assert all(torch.equal(a, b) for a, b in zip(made(), made(), strict=True))
 
 
+def test_hashes_do_not_change():
+    """The formula in 64-bit integers, which are slower: every dropout mask and augmentation depends on it."""
+
+    def mixed(word: int) -> int:
+        word = ((word ^ (word >> 16)) * 0x7FEB352D) % 2**32
+        word = ((word ^ (word >> 15)) * 0x846CA68B) % 2**32
+        return word ^ (word >> 16)
+
+    for key in (0, 1, 2**31, 2**32 - 1, 2**63 - 1, *(derive("hash", number) for number in range(20))):
+        for call in (1, 2, 50):
+            word = mixed((key + call) % 2**32)
+            expected = [mixed((mixed(position ^ word) + (key >> 32)) % 2**32) for position in range(9)]
+            assert hashed_integers(torch.tensor(key), call, 9).tolist() == expected
+            for p in (0.001, 0.3, 0.5, 0.999):
+                dropout = DerivedDropout(torch.tensor(key))
+                dropout.calls = call - 1
+                kept = dropout.drop("dropout", torch.ones(9), p) != 0
+                assert kept.tolist() == [number >= int(p * 2**32) for number in expected]
+
+
 def mask(key: int, shape: tuple[int, ...] = (8, 50), p: float = 0.5) -> torch.Tensor:
     with DerivedDropout(torch.tensor(key)):
         return F.dropout(torch.ones(shape), p)

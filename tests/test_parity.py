@@ -6,6 +6,7 @@ A new method or engine is in by being registered. The planted bugs at the end sh
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -108,6 +109,14 @@ def test_replay_changes_no_bit(method, options):
     reference, runner = (final(method, kind, False, options, 2) for kind in (Stacked, replayed_engine))
     kinds = [step for step in runner.engine.steps.values() if step.recorded]
     assert kinds, "no step was recorded"
+    agree_exactly(runner, reference)
+
+
+@pytest.mark.parametrize(("method", "options"), LOSSES, ids=str)
+def test_replay_of_single_clients_changes_no_bit(method, options):
+    reference, runner = (final(method, partial(Loop, patience=n), False, options, 2) for n in (None, 0))
+    assert any(step.recorded for step in runner.engine.steps.values()), "no step was recorded"
+    assert not reference.engine.steps
     agree_exactly(runner, reference)
 
 

@@ -11,9 +11,10 @@ from torch import nn
 from protofed.core import Batch, Loss, Phase, Site, cross_entropy
 from protofed.draws import DerivedDropout, generator
 from protofed.errors import UserError
+from protofed.examples import Examples
 from protofed.methods.local import Local
 from protofed.net import Net
-from protofed.training import Optimiser, TrainSection, batch_schedule, take_part, train_client
+from protofed.training import Optimiser, Taken, TrainSection, batch_schedule, take_part, train_client
 from toys import examples, federation, net
 
 
@@ -82,6 +83,55 @@ def test_optimisers_equal_torch(options, reference, clip):
         peer.step()
         ours, state = optimiser.step(ours, grads, state)
         torch.testing.assert_close(list(ours.values()), [one.detach() for one in theirs], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.0},
+        {"weight_decay": 0.1, "clip": 0.5},
+        {"optimiser": "adam"},
+        {"optimiser": "adamw", "weight_decay": 0.1},
+    ],
+    ids=str,
+)
+def test_a_step_in_place_has_the_bits_of_a_step(options):
+    """Small tensors together, a large one in parts, and one with its values in another order."""
+    draw = generator("in place")
+    shapes = {"small": (3,), "large": (260, 257), "other order": (300, 250)}
+    params = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    params["other order"] = params["other order"].T
+    changed, optimiser = (
+        {name: value.clone() for name, value in params.items()},
+        Optimiser(TrainSection(**options), 0.1),
+    )
+    states = [optimiser.start(params), optimiser.start(changed)]
+    for step in range(3):
+        grads = {name: value.cos() * (step + 1) for name, value in params.items()}
+        params, states[0] = optimiser.step(params, grads, states[0])
+        states[1] = optimiser.update(changed, grads, states[1])
+        for name, value in params.items():
+            assert torch.equal(changed[name], value), name
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 6, 5), (3, 6, 5)])
+def test_examples_that_are_normalised_once_give_the_same_batches(shape):
+    x = torch.rand(7, *shape, generator=generator("x"))
+    data = Examples(x, torch.arange(7) % 3, torch.tensor([6, 1, 0, 3]), 2.0, (0.5,) * shape[0], (0.3,) * shape[0])
+    taken, positions = Taken(data, ()), torch.tensor([2, 0, 3])
+    assert taken.examples is not None
+    batch, expected = taken.batch(positions, ()), Batch.of(*data.take(positions))
+    for one, other in zip(batch, expected, strict=True):
+        assert torch.equal(one, other)
+    assert batch.x.stride() == expected.x.stride()  # recorded steps depend on it
+
+
+def test_large_and_augmented_examples_are_normalised_batch_by_batch(monkeypatch):
+    data = examples([0, 1, 2])
+    assert Taken(data, ("flip",)).examples is None
+    monkeypatch.setattr("protofed.training._MOST_NORMALISED", 11)
+    assert Taken(data, ()).examples is None
 
 
 @pytest.mark.parametrize(

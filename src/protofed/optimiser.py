@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -156,6 +156,10 @@ class TrainSection:
         return problems
 
 
+_CACHED = 1 << 16
+"""The number of values of a tensor that fit into a processor's cache together with their gradient and velocity."""
+
+
 class Optimiser(NamedTuple):
     """A pure optimiser of one client: (parameters, gradients, state) -> (parameters, state)."""
 
@@ -171,7 +175,7 @@ class Optimiser(NamedTuple):
         return {
             "first": zeros,
             "second": {name: value.clone() for name, value in zeros.items()},
-            "count": {"": next(iter(params.values())).new_zeros(())},
+            "count": {"": next(iter(params.values())).new_zeros((), dtype=torch.float32)},
         }
 
     def step(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
@@ -186,6 +190,43 @@ class Optimiser(NamedTuple):
         update = self._sgd if training.optimiser == "sgd" else self._adam
         return update(params, grads, state)
 
+    @torch.no_grad()
+    def update(self, params: Params, grads: Params, state: dict[str, Params]) -> dict[str, Params]:
+        """One step that changes the parameters in place, with the results of `step`; returns the new state.
+
+        For SGD the state changes in place, too, and large tensors in parts that fit into the processor's cache.
+        """
+        training = self.training
+        if training.optimiser != "sgd":
+            new_params, state = self.step(params, grads, state)
+            for name, value in new_params.items():
+                params[name].copy_(value)
+            return state
+        grads = self._clip(grads) if training.clip else grads
+        if training.weight_decay:
+            grads = {name: grad + training.weight_decay * params[name] for name, grad in grads.items()}
+        small: list[tuple[Tensor, Tensor, Tensor]] = []
+        for name, value in params.items():
+            three = (value, state["velocity"][name], grads[name])
+            if value.numel() <= _CACHED or not all(tensor.is_contiguous() for tensor in three):
+                small.append(three)
+                continue
+            for part in zip(*(tensor.view(-1).split(_CACHED) for tensor in three), strict=True):
+                self._update_together([part])
+        if small:
+            self._update_together(small)
+        return state
+
+    def _update_together(self, tensors: list[Any]) -> None:
+        """One step of SGD for several (parameter, velocity, gradient)."""
+        values, velocities, grads = zip(*tensors, strict=True)
+        if self.training.momentum:
+            torch._foreach_mul_(velocities, self.training.momentum)
+            torch._foreach_add_(velocities, grads)
+        else:
+            velocities = grads
+        torch._foreach_sub_(values, torch._foreach_mul(velocities, self.lr))
+
     def _clip(self, grads: Params) -> Params:
         """The gradients, each part of `clipped_separately` and the rest scaled down to a norm of at most `clip`."""
         parts = [selected(grads, part) for part in self.clipped_separately]
@@ -198,7 +239,9 @@ class Optimiser(NamedTuple):
         return clipped
 
     def _sgd(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:
-        velocity = {name: self.training.momentum * state["velocity"][name] + grad for name, grad in grads.items()}
+        velocity, momentum = grads, self.training.momentum
+        if momentum:
+            velocity = {name: momentum * state["velocity"][name] + grad for name, grad in grads.items()}
         return {name: value - self.lr * velocity[name] for name, value in params.items()}, {"velocity": velocity}
 
     def _adam(self, params: Params, grads: Params, state: dict[str, Params]) -> tuple[Params, dict[str, Params]]:

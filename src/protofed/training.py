@@ -7,8 +7,10 @@ so both must be pure.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from protofed import draws
 from protofed.contract import require_loss
-from protofed.core import AnyMethod, Batch, Client, Loss, Net, Params, Phase, Site, Trained
+from protofed.core import AnyMethod, Batch, Client, Net, Params, Phase, Site, Trained
 from protofed.devices import CPU, moved
 from protofed.errors import UserError
 from protofed.examples import augmenter
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from protofed.devices import Precision
-    from protofed.examples import Examples
+    from protofed.examples import Augmentation, Examples
 
 __all__ = [
+    "Bind",
     "Optimiser",
     "Outcome",
+    "Taken",
     "TrainSection",
     "as_trained",
     "batch_schedule",
@@ -45,6 +49,10 @@ __all__ = [
 ]
 
 
+Bind = Callable[..., Callable[..., Any]]
+"""Like `functools.partial`: a function and its first arguments -> a function of the others."""
+_MOST_NORMALISED = 1 << 24
+"""The largest number of values of a client's examples that are kept normalised during its training (64 MB)."""
 _PART_ROUNDING = 1e-6
 """More than the rounding error of a number of batches that was divided and multiplied by that of an epoch."""
 
@@ -100,14 +108,14 @@ class Outcome:
         """The outcome with its tensors on the CPU."""
         return replace(self, **moved({key: getattr(self, key) for key in ("params", "terms", "observed")}, CPU))
 
-    def add_step(self, loss: Loss, num_examples: int) -> None:
-        """Add the loss of one step."""
+    def add_step(self, terms: dict[str, Tensor], observed: tuple[Tensor, ...], num_examples: int) -> None:
+        """Add the terms of the loss of one step, and what it observed."""
         self.steps += 1
         self.examples_seen += num_examples
-        for name, value in loss.terms.items():
-            self.terms[name] = self.terms.get(name, 0) + value.detach() * num_examples
-        new = tuple(value.detach() for value in loss.observed)
-        self.observed = tuple(a + b for a, b in zip(self.observed, new, strict=True)) if self.observed else new
+        for name, value in terms.items():
+            self.terms[name] = self.terms.get(name, 0) + value * num_examples
+        sums = zip(self.observed, observed, strict=True) if self.observed else ()
+        self.observed = tuple(a + b for a, b in sums) if self.observed else observed
 
 
 def train_client(
@@ -120,12 +128,14 @@ def train_client(
     phases: Sequence[Phase],
     training: TrainSection,
     purpose: str = "batches",
+    bind: Bind = partial,
 ) -> Outcome:
     """Train one client from the parameters `start`. This is the specification that every engine must match.
 
-    `down` is what `Method.prepare` returned. `purpose` separates the draws of training from those of tuning.
+    `down` is what `Method.prepare` returned. `purpose` separates the draws of training from those of tuning. `bind`
+    fixes the first arguments of the function that computes gradients; an engine may record its operations there.
     """
-    outcome = outcome_on_device(method, site, data, start, down, kept, phases, training, purpose)
+    outcome = outcome_on_device(method, site, data, start, down, kept, phases, training, purpose, bind)
     return outcome.on_cpu()
 
 
@@ -139,47 +149,85 @@ def outcome_on_device(
     phases: Sequence[Phase],
     training: TrainSection,
     purpose: str = "batches",
+    bind: Bind = partial,
 ) -> Outcome:
     """The outcome of `train_client` with its tensors on the device of the steps. No step reads a value back."""
     data, net = data.for_steps, site.net
     start, down, kept = moved((start, down, kept), data.device)
     outcome = Outcome({name: value.clone() for name, value in start.items()})
     schedule = batch_schedule(site, len(data), phases, training, purpose)
-    total = num_steps(schedule)
+    total, taken = num_steps(schedule), Taken(data, training.augment)
     with in_training(net, training.precision):
         for phase, epochs in zip(phases, schedule, strict=True):
             names = trainable_names(net, start, phase)
-            state = Optimiser(training, 0.0).start({name: outcome.params[name] for name in names})
+            trainable = {name: outcome.params[name] for name in names}
+            frozen = {name: value for name, value in outcome.params.items() if name not in trainable}
+            gradient = bind(partial(loss_gradient, method, net), trainable, frozen, down, kept)
+            state = Optimiser(training, 0.0).start(trainable)
             for batches in epochs:
                 outcome.observed = ()  # only the last epoch is reported
                 for positions in batches:
                     step = (site.round, site.client, outcome.steps)
-                    augment = augmenter(training.augment, draws.derive(site.seed, purpose, "augment", *step))
-                    batch = Batch.of(*data.take(positions, augment))
-                    trainable = {name: outcome.params[name].detach().requires_grad_() for name in names}
+                    batch = taken.batch(positions, (site.seed, purpose, "augment", *step))
                     key = draws.derive(site.seed, purpose, "dropout", *step)
-                    with draws.DerivedDropout(torch.tensor(key, device=data.device)):
-                        loss = require_loss(method, method.loss(net, outcome.params | trainable, batch, down, kept))
-                    grads = torch.autograd.grad(
-                        loss.total, list(trainable.values()), allow_unused=True, materialize_grads=True
-                    )
+                    grads, terms, observed = gradient(*batch, torch.tensor(key, device=data.device))
                     rate = training.rate(site.round, outcome.steps, total)
-                    optimiser = Optimiser(training, rate, phase.clipped_separately)
-                    with torch.no_grad():
-                        new_params, state = optimiser.step(trainable, dict(zip(names, grads, strict=True)), state)
-                    outcome.params |= {name: value.detach() for name, value in new_params.items()}
-                    outcome.add_step(loss, len(positions))
+                    state = Optimiser(training, rate, phase.clipped_separately).update(trainable, grads, state)
+                    outcome.add_step(terms, observed, len(positions))
     return outcome
 
 
+def loss_gradient(
+    method: AnyMethod,
+    net: Net,
+    trainable: Params,
+    frozen: Params,
+    down: Any,
+    kept: Any,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    key: Tensor,
+) -> tuple[Params, dict[str, Tensor], tuple[Tensor, ...]]:
+    """The gradient of the loss of one batch, its terms, and what it observes. `key` is the key of dropout."""
+    leaves = {name: value.detach().requires_grad_() for name, value in trainable.items()}
+    with torch.enable_grad(), draws.DerivedDropout(key):
+        loss = require_loss(method, method.loss(net, frozen | leaves, Batch(x, y, weight), down, kept))
+    grads = torch.autograd.grad(loss.total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    terms = {name: value.detach() for name, value in loss.terms.items()}
+    return dict(zip(leaves, grads, strict=True)), terms, tuple(value.detach() for value in loss.observed)
+
+
+class Taken:
+    """The batches of a client. If nothing is augmented, and it is small, its examples are normalised once."""
+
+    def __init__(self, data: Examples, augment: tuple[Augmentation, ...]) -> None:
+        self.data, self.augment = data, augment
+        self.examples: tuple[Tensor, Tensor] | None = None
+        size = len(data) * math.prod(data.shape)
+        if not augment and data.mask is None and 0 < size <= _MOST_NORMALISED:
+            x, y = data.take(torch.arange(len(data)))
+            self.examples = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x, y
+
+    def batch(self, positions: Tensor, draw: tuple[int | str | None, ...]) -> Batch:
+        """The examples at these positions; `draw` names the draw of the augmentation."""
+        if self.examples is None:
+            augment = augmenter(self.augment, draws.derive(*draw)) if self.augment else None
+            return Batch.of(*self.data.take(positions, augment))
+        positions = positions.to(self.data.device)
+        x, y = (part.index_select(0, positions) for part in self.examples)
+        return Batch.of(x.permute(0, 3, 1, 2) if x.dim() == 4 else x, y)
+
+
 def take_part(
-    method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection
+    method: AnyMethod, client: Client, kept: Any, down: Any, training: TrainSection, bind: Bind = partial
 ) -> tuple[Trained[Any, Any], Outcome]:
     """A client's round up to the end of training: it receives the message, checks the parameters, and trains."""
     start = method.receive(kept, down)
     client.net.check(start)
     phases = method.phases(training.local_epochs(client.num_examples, client.net.has_batch_norm))
-    outcome = train_client(method, client, client.data, start, method.prepare(down), kept, phases, training)
+    prepared = method.prepare(down)
+    outcome = train_client(method, client, client.data, start, prepared, kept, phases, training, bind=bind)
     return as_trained(client, kept, down, start, outcome, training), outcome
 
 

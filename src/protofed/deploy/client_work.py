@@ -228,7 +228,8 @@ class ClientWork:
         if config.privacy.is_on and data.own_statistics and config.privacy.encoder != "none":
             raise UserError("privacy.encoder: the inputs are normalised by this client's data. Use constants.")
         # the noise must not follow from the seed, which the server knows
-        loop = PrivateLoop(*parts, config.privacy, SecretNoise) if config.privacy.is_on else Loop(*parts)
+        private = config.privacy.is_on
+        loop = PrivateLoop(*parts, config.privacy, SecretNoise) if private else Loop(*parts, patience=None)
         if before:
             loop.update({task["number"]: before.kept})
         return loop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,25 +22,44 @@ from protofed.engines.engine import (
     ignore_progress,
 )
 from protofed.engines.loss_check import check_loss
+from protofed.engines.replay import PATIENCE, Replayed
 from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
-from protofed.training import Outcome, TrainSection, params_for_testing, take_part
+from protofed.training import Bind, Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
+    from collections.abc import Mapping, MutableMapping
 
     from torch import Tensor
 
-    from protofed.core import Scores
+    from protofed.core import Net, Scores
     from protofed.examples import Examples
 
 
+_LARGEST_RECORDED = 500e6
+"""Multiplications per step above which Python's share of a step is too small for a recording."""
+Step = Callable[..., Any]
+"""One step of a client, or of all clients of a stack."""
+
+
 class Loop:
-    """Trains clients one by one, in the order of their numbers."""
+    """Trains clients one by one, in the order of their numbers.
+
+    `patience`: how many steps of a kind run as they are before one is recorded and replayed; None: none is recorded.
+    """
 
     failures: Mapping[int, str] = {}  # clients in this process do not fail one by one
 
-    def __init__(self, clients: Clients, method: AnyMethod, training: TrainSection, seed: int) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        method: AnyMethod,
+        training: TrainSection,
+        seed: int,
+        patience: int | None = PATIENCE,
+    ) -> None:
         self.clients, self.method, self.training, self.seed = clients, method, training, seed
+        self.patience = patience
+        self.steps: dict[Any, Replayed] = {}
         self.kept: MutableMapping[int, Any] = {}
         """What the clients keep that have trained."""
         self.tried: set[tuple[int, bool]] = set()
@@ -86,7 +107,24 @@ class Loop:
         client, kept = self.client(number, round)
         self.try_loss(client, kept, down)
         training = self.training.with_work(self.work(number, plan))
-        return self.finish(number, *take_part(self.method, client, kept, down, training), plan)
+        return self.finish(number, *take_part(self.method, client, kept, down, training, self.binder(client.net)), plan)
+
+    def binder(self, net: Net) -> Bind:
+        """How `train_client` binds its gradient: it is recorded if the net is small and follows the rules of stacks."""
+        can_be_traced = is_ours(self.method) and not net.trains_alone
+        if self.patience is None or not can_be_traced or net.cost * self.training.batch > _LARGEST_RECORDED:
+            return partial
+
+        def bind(gradient: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
+            return self.step_for(("gradient", id(net)), lambda: gradient).bound(*fixed)
+
+        return bind
+
+    def step_for(self, key: Any, build: Callable[[], Step]) -> Replayed:
+        """The step of a kind: built once, then used again."""
+        if key not in self.steps:
+            self.steps[key] = Replayed(build(), self.patience)
+        return self.steps[key]
 
     def try_loss(self, client: Client, kept: Any, down: Any, stacked: bool = False) -> None:
         """Raise an error if the loss of another author draws or, in a stack, is impure or counts padding."""

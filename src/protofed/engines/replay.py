@@ -64,14 +64,38 @@ class Replayed:
 
     def __call__(self, *inputs: Any) -> Any:
         leaves, spec = tree_flatten(inputs)
-        kind = (spec, *((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves))
+        recorded = self._recording((spec, *map(_kind, leaves)), inputs)
+        if recorded is None:
+            return self.function(*inputs)
+        return tree_unflatten(recorded.run(*leaves), recorded.out_spec)
+
+    def bound(self, *fixed: Any) -> Callable[..., Any]:
+        """The function with its first arguments fixed; the others must be tensors.
+
+        The fixed tensors may change in place between calls.
+        """
+        fixed_leaves, fixed_spec = tree_flatten(fixed)
+        fixed_kind = (fixed_spec, *map(_kind, fixed_leaves))
+        recordings: dict[Any, Recorded] = {}  # those of the fixed arguments, found without comparing them again
+
+        def call(*tensors: Tensor) -> Any:
+            kind = tuple(map(_kind, tensors))
+            recorded = recordings.get(kind) or self._recording((fixed_kind, kind), (*fixed, *tensors))
+            if recorded is None:
+                return self.function(*fixed, *tensors)
+            recordings[kind] = recorded
+            return tree_unflatten(recorded.run(*fixed_leaves, *tensors), recorded.out_spec)
+
+        return call
+
+    def _recording(self, kind: Any, inputs: tuple[Any, ...]) -> Recorded | None:
+        """The recorded function for inputs of this kind, which is recorded now if it is time; None if it is not."""
         if kind not in self.recorded:
             self.calls[kind] = self.calls.get(kind, 0) + 1
             if self.calls[kind] <= self.patience:
-                return self.function(*inputs)
-            self.recorded[kind] = self.record(leaves, spec)
-        run, out_spec = self.recorded[kind]
-        return tree_unflatten(run(*leaves), out_spec)
+                return None
+            self.recorded[kind] = self.record(*tree_flatten(inputs))
+        return self.recorded[kind]
 
     def record(self, leaves: list[Tensor], spec: TreeSpec) -> Recorded:
         """The function for inputs of this kind as one list of torch operations."""
@@ -91,6 +115,11 @@ class Replayed:
         _use_fast_names(module)
         module.recompile()
         return Recorded(captured(module.forward, leaves), out_specs[-1])
+
+
+def _kind(leaf: Tensor) -> tuple[Any, ...]:
+    """What the operations of a recorded step may depend on, of one of its inputs."""
+    return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
 
 
 def _operations(module: GraphModule) -> list[Any]:

@@ -24,6 +24,7 @@ from protofed.batch import Batch, labels_and_weights
 from protofed.contract import require_loss
 from protofed.devices import moved
 from protofed.engines.layout import ClientsAsChannels, clients_last
+from protofed.engines.loop import Step
 from protofed.engines.trees import StackedTrees, tree_shapes
 from protofed.examples import augmenter
 from protofed.training import Optimiser, Outcome, batch_schedule, in_training, num_steps, trainable_names
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from protofed.core import AnyMethod, Client, Net, Params, Phase
     from protofed.training import TrainSection
 
-Step = Callable[..., Any]
-"""One optimiser step of all clients of a stack; `_mapped_step` builds it."""
 MakeStep = Callable[[Any, Callable[[], Step]], Step]
 """Returns the step for a key: a stored one, or a new one built by the function."""
 _PURPOSE = "batches"  # of the draws, as in `training.train_client`

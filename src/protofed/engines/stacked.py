@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protofed.engines.engine import ORDINARY, Clients, Report, RoundPlan
+from protofed.engines.engine import ORDINARY, Report, RoundPlan
 from protofed.engines.loop import Loop
-from protofed.engines.replay import PATIENCE, Replayed
-from protofed.engines.stack_training import Step, Trainee, train_together
+from protofed.engines.stack_training import Trainee, train_together
 from protofed.engines.trees import tree_shapes
 from protofed.training import as_trained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from protofed.core import AnyMethod, Client, Phase
-    from protofed.training import TrainSection
+    from protofed.core import Client, Phase
 
 LARGEST_STACK = 10
 """Clients per stack. It is fixed, so that results do not depend on the number of processes."""
 
 
 class Stacked(Loop):
-    """Trains clients with equal nets in stacks of up to 10. Nets with batch norm, which would see padding, train alone.
-
-    `patience`: how many steps of a kind run as they are before one is recorded and replayed.
-    """
-
-    def __init__(
-        self, clients: Clients, method: AnyMethod, training: TrainSection, seed: int, patience: int = PATIENCE
-    ) -> None:
-        super().__init__(clients, method, training, seed)
-        self.steps: dict[Any, Step] = {}
-        self.patience = patience
+    """Trains clients with equal nets in stacks of up to 10. Nets with batch norm train alone: it would see padding."""
 
     def groups(self, round: int, downs: Mapping[int, Any], plan: RoundPlan = ORDINARY) -> list[list[int]]:
         """Clients with the same net, and equal shapes of what they receive and keep, dealt evenly into stacks."""
@@ -81,9 +69,3 @@ class Stacked(Loop):
         assert client.client is not None
         training = self.training.with_work(self.work(client.client, plan))
         return self.method.phases(training.local_epochs(client.num_examples, client.net.has_batch_norm))
-
-    def step_for(self, key: Any, build: Callable[[], Step]) -> Step:
-        """The step for stacks of a kind: built once, then used again."""
-        if key not in self.steps:
-            self.steps[key] = Replayed(build(), self.patience)
-        return self.steps[key]

@@ -34,7 +34,7 @@ class PathRecorder:
     path: list[Params] = field(default_factory=list)
 
     def loss(self, net: Net, params: Params, batch: Batch, down: Any, kept: Any) -> Loss:
-        self.path.append({name: value.detach() for name, value in params.items()})
+        self.path.append({name: value.detach().clone() for name, value in params.items()})
         return self.method.loss(net, params, batch, down, kept)
 
 
