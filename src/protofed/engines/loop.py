@@ -123,7 +123,7 @@ class Loop:
     def step_for(self, key: Any, build: Callable[[], Step]) -> Replayed:
         """The step of a kind: built once, then used again."""
         if key not in self.steps:
-            self.steps[key] = Replayed(build(), self.patience)
+            self.steps[key] = Replayed(build(), PATIENCE if self.patience is None else self.patience)
         return self.steps[key]
 
     def try_loss(self, client: Client, kept: Any, down: Any, stacked: bool = False) -> None:

@@ -75,9 +75,9 @@ class UnknownRule:
         if not outputs:
             return self
         order = list(outputs)
-        arrays = {"means": self.means, "spreads": self.spreads}
-        chosen = {key: value[order] for key, value in arrays.items() if value is not None}
-        return replace(self, classes=self.classes[order], **chosen)
+        means = None if self.means is None else self.means[order]
+        spreads = None if self.spreads is None else self.spreads[order]
+        return replace(self, classes=self.classes[order], means=means, spreads=spreads)
 
     def as_json(self) -> dict[str, Any]:
         """The rule for unknown.json and for files with a model."""
