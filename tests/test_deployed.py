@@ -621,7 +621,7 @@ def test_a_description_that_the_server_cannot_work_with_is_refused(change, probl
 
 
 def test_a_description_without_a_net_is_refused():
-    with pytest.raises(ValueError, match="there is no 'net'"):
+    with pytest.raises(ValueError, match="KeyError 'net'"):
         checked_description({key: DESCRIPTION[key] for key in DESCRIPTION if key != "net"}, Config.of(toy_config()), ())
 
 

@@ -61,8 +61,8 @@ def checked_description(figures: Description, config: Config, known: ClassNames)
         _check_counts(figures, known)
         _check_net(figures["net"], config, tuple(figures["input"]["shape"]), _num_classes(figures, known))
     except Exception as problem:  # nothing is known about the values that another machine sends
-        text = f"there is no {problem}" if isinstance(problem, KeyError) else str(problem)
-        raise ValueError(text) from None
+        is_explained = isinstance(problem, ValueError | UserError)
+        raise ValueError(str(problem) if is_explained else f"{type(problem).__name__} {problem}") from None
     return {key: figures[key] for key in (*_TYPES, "net")}
 
 
@@ -138,14 +138,15 @@ def _check_net(table: dict[str, Any] | None, config: Config, shape: tuple[int, .
         choices = Config.of({"net": table}).nets
     problems = []
     for choice in choices:
+        if isinstance(choice.design, OutsideDesign):  # the operator's own code decides what it can take
+            continue
         try:
-            if (
-                not isinstance(choice.design, OutsideDesign)
-                and (numbers := _num_params(choice, shape, classes)) > _MOST_PARAMS
-            ):
-                raise ValueError(f"a net with {numbers:,} parameters; at most {_MOST_PARAMS:,} are possible")
+            numbers = _num_params(choice, shape, classes)
         except UserError as problem:
             problems.append(problem)
+            continue
+        if numbers > _MOST_PARAMS:
+            raise ValueError(f"a net with {numbers:,} parameters; at most {_MOST_PARAMS:,} are possible")
     if len(problems) == len(choices):
         raise problems[0]
 
