@@ -58,7 +58,7 @@ ALONE = "The experiment has a problem:\n  - "
         (
             ["methd.pull=1"],
             ALONE
-            + '[methd]: unknown section. Did you mean "method"? Known: attack, data, engine, eval, method, net, partition, run, system, train, trust.',
+            + '[methd]: unknown section. Did you mean "method"? Known: attack, data, engine, eval, method, net, partition, privacy, run, system, train, trust.',
         ),
         (
             ["method.name=fedporto"],
@@ -155,7 +155,7 @@ ALONE = "The experiment has a problem:\n  - "
         # All at once
         (
             ["run.rounds=0", "train.lr=fast", "method.name=x", "nte.dim=3", "rounds=3"],
-            'The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean "net"? Known: attack, data, engine, eval, method, net, partition, run, system, train, trust.\n  - run.rounds: got 0; must be 1 or more\n  - train.lr: got "fast"; must be a number\n  - method.name: there is no "x". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
+            'The experiment has 5 problems:\n  - --set rounds=3: must look like section.key=value, for example --set train.lr=0.1\n  - [nte]: unknown section. Did you mean "net"? Known: attack, data, engine, eval, method, net, partition, privacy, run, system, train, trust.\n  - run.rounds: got 0; must be 1 or more\n  - train.lr: got "fast"; must be a number\n  - method.name: there is no "x". Known: creff, ditto, fedatt, fedavg, fedbabu, fednh, fedper, fedproto, fedprox, fedrep, fedrod, fedtgp, fesem, fpl, local, mpfedcl, protomargin.',
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

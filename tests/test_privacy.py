@@ -425,7 +425,8 @@ def test_a_deployed_client_adds_secret_noise_and_reports_no_exact_number(tmp_pat
         (tmp_path / folder).mkdir()
         deploy(tmp_path / folder, toy_config("fedproto", rounds=1, privacy=FROZEN))
         grid = LocalGrid(tmp_path / folder)
-        federate(tmp_path / folder, grid)
+        result = federate(tmp_path / folder, grid)
+        assert result.rounds[0]["rejected"] == {}
         replies = {(name, m.metadata.message_type): r for name, m, r in grid.exchanged}
         assert record_figures(replies["a", "query.enrol"].content)["counts"] == [[], []]
         figures = record_figures(replies["a", "train"].content)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,8 @@ def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
             arrays = {}
             for key in keys or names:
                 arrays[key] = stored[key]
+                if not isinstance(arrays[key], np.ndarray):  # numpy returns the bytes of what is not an array
+                    raise ValueError(f"{key} is not an array")
             checksums = dict(line.split() for line in stored[_CHECKSUMS].tolist()) if _CHECKSUMS in stored.files else {}
     except (
         OSError,
@@ -47,6 +51,12 @@ def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
         TypeError,
         EOFError,
         AttributeError,
+        SyntaxError,
+        MemoryError,
+        OverflowError,
+        RuntimeError,
+        TokenError,
+        struct.error,
         zipfile.BadZipFile,
         zlib.error,
     ) as problem:

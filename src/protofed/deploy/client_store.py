@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _MESSAGE_FILE = "message.safetensors"
 _SELF = 0
 """The number of the only client in the database."""
+DAMAGED = (DamageError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
+"""The errors of reading a file that is damaged, or that somebody else has written."""
 
 
 class StoredRound(NamedTuple):
@@ -77,11 +79,11 @@ class ClientStore:
             text, upload = self.store.checkpoint(round)
             about, flat = json.loads(text), load(self.store.state(_SELF, round))
             kept = unflatten(self.method.types()["kept"], group_by_first_name(flat).get("kept", {}))
-        except (DamageError, ValueError, KeyError):
+            return StoredRound(round, str(about["message"]), kept, load(upload), dict(about["figures"]))
+        except DAMAGED:
             return None
         finally:
             self.store.close()
-        return StoredRound(round, about["message"], kept, load(upload), about["figures"])
 
     def write(self, stored: StoredRound, oldest: int) -> None:
         """Store a round. Later rounds are deleted, because they started from another state.
@@ -119,7 +121,7 @@ class ClientStore:
             if about["check"] == content_hash(tensors, about["task"]):
                 return about["task"], tensors
             problem = "it is damaged"
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except DAMAGED as error:
             problem = str(error)
         raise UserError(f"{path} cannot be read: {problem}. Let the client take part in a round.")
 

@@ -81,6 +81,7 @@ def _served(
     members = enrolment.members(read_balanced(folder / "balanced.npz"))
     _check_nets(members, file, enrolment.names)
     engine = _engine(nodes, enrolment, members, file, settings)
+    engine.has_noise = file.privacy.is_on
     examined = bool(engine.agreement.examinable)
     config, notes = _deployed(file.with_clients(len(members)), members.notes, rounds, examined)
     with one_thread(), open_run_folder(out, resume, config, members) as run_folder:

@@ -229,7 +229,7 @@ def _other_version(folder: Path) -> Iterator[None]:
     """Explain the errors that the state of another version of the method gives."""
     try:
         yield
-    except (KeyError, ValueError) as problem:
+    except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as problem:
         raise UserError(
             f"{folder} was written by another version of the method, whose state has other parts. "
             "Start a new run with another --out."

@@ -277,5 +277,5 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(
             f"There is no experiment file {path}. `protofed list recipes` shows those that come with protofed."
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem

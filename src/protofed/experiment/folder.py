@@ -17,6 +17,7 @@ import tomli_w
 from filelock import FileLock, Timeout
 
 from protofed.errors import UserError
+from protofed.experiment.links import remove_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that at any moment it has either its old content or its complete new content."""
     temporary = path.with_name(f".{path.name}.new")
     try:
+        remove_link(temporary)
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
@@ -182,7 +184,7 @@ class Folder:
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise ValueError("not a table")
-            except ValueError:
+            except (ValueError, RecursionError):
                 if up_to_damage or not line.endswith("\n"):
                     break
                 raise UserError(
@@ -225,10 +227,8 @@ class Folder:
             path = self.traces / f"{number:06d}.safetensors"
             try:
                 prototypes.append((number, Prototypes.unpack(load(path.read_bytes()))))
-            except (OSError, SafetensorError, KeyError, ValueError) as problem:
-                raise UserError(
-                    f"{path} cannot be read: {problem}. Delete it; the other rounds do not need it."
-                ) from problem
+            except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError, IndexError) as problem:
+                raise UserError(f"{path} cannot be read: {problem}. Delete it; no other round needs it.") from problem
         return prototypes
 
     def remove_results(self) -> None:
@@ -289,7 +289,7 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         content = {}
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise UserError(f"{path} cannot be read: {problem}. {advice}") from problem
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing or not isinstance(content, dict):

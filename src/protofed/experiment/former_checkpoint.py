@@ -49,9 +49,16 @@ def read_former(folder: Path, name: str) -> FormerCheckpoint | None:
         text = json.dumps(about, sort_keys=True).encode()
         if check != hashlib.sha256(text).hexdigest() or hashlib.sha256(content).hexdigest() != about["sha256"]:
             return None
-        return FormerCheckpoint(about, group_by_first_name(load(content)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+        return FormerCheckpoint(about, group_by_first_name(load(content))) if _is_about(about) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError):
         return None
+
+
+def _is_about(about: dict[str, Any]) -> bool:
+    """Whether the JSON of a checkpoint has what a checkpoint needs."""
+    clients, rounds = about["clients"], about["rounds"]
+    numbers = [*clients, rounds] if isinstance(clients, list) else [-1]
+    return all(type(number) is int and number >= 0 for number in numbers) and isinstance(about["experiment"], str)
 
 
 def remove_former(folder: Path) -> None:

@@ -17,7 +17,8 @@ from protofed.errors import UserError
 from protofed.examples import check_augmentation
 from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config, changed_keys
-from protofed.experiment.folder import Folder, uninterrupted
+from protofed.experiment.folder import LOCK, Folder, uninterrupted
+from protofed.experiment.links import refuse_links
 from protofed.experiment.member_copies import placed_members
 from protofed.experiment.members import Members
 from protofed.experiment.own_code import with_relative_paths, write_code
@@ -149,6 +150,7 @@ def open_run_folder(out: str | Path | None, resume: bool, config: Config, member
             folder.write_partition(members.describe())
             yield folder
     else:
+        refuse_links(Path(out), "checkpoint", "trace", LOCK)
         with Folder.existing(Path(out)).locked() as folder:
             _check_same_experiment(folder, config, members.describe())
             write_code(folder.path, config)

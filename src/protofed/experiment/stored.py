@@ -129,7 +129,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The tables of a config.toml that a run wrote."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
 
 
@@ -218,6 +218,9 @@ def read_plan(folder: Path) -> list[dict[str, Any]]:
         ]
     try:
         runs: list[dict[str, Any]] = json.loads((folder / PLAN).read_text(encoding="utf-8"))["runs"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        for run in runs:
+            if not (folder / run["folder"]).resolve().is_relative_to(folder.resolve()):
+                raise ValueError(f"{run['folder']} is outside of it")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise UserError(f"{folder / PLAN} cannot be read. Delete it and run the sweep again.") from problem
     return runs

@@ -73,6 +73,8 @@ class Remote:
         self.server_scores: list[
             MessageFigures
         ] = []  # what clients counted for the server's model in the last evaluation
+        self.has_noise = False
+        """Whether clients add noise to their numbers of examples ([privacy])."""
         self.server_state: Callable[[], Any] = lambda: None
         """The state of the server, if clients are to test its model, otherwise None."""
         self.oldest: Callable[[], int] = lambda: 0
@@ -133,7 +135,7 @@ class Remote:
         """A client's report, checked against what it enrolled with."""
         size, classes = self.agreement.sizes[number].train, self.agreement.classes[number]
         report = read_report(self.method, number, *parcel, self._template(number, down), classes)
-        if report.upload.num_examples != size:
+        if report.upload.num_examples != size and not self.has_noise:
             raise ValueError(f"num_examples is {report.upload.num_examples}, but it enrolled with {size}")
         if number in self.trained and parcel.figures.get("started_from") == -1:
             self.post.say(number, "its earlier state is lost, it started again from its initial weights")

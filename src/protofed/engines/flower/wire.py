@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import warnings
 from io import BytesIO
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 TENSORS = "tensors"
 FIGURES = "figures"
+MOST_BYTES = 2**31
+"""The most bytes of the tensors of one message."""
 _NUMPY = "numpy.ndarray"
 """Flower's name of the format in which an array is stored: a .npy file."""
 _NPY_START = b"\x93NUMPY"
@@ -53,6 +58,8 @@ def record_tensors(content: RecordDict) -> dict[str, Tensor]:
     record = content.get(TENSORS, ArrayRecord())
     if not isinstance(record, ArrayRecord):
         raise ValueError(f"its tensors are a {type(record).__name__}")
+    if (size := sum(len(array.data) for array in record.values())) > MOST_BYTES:
+        raise ValueError(f"its tensors have {size:,} bytes; at most {MOST_BYTES:,} are read")
     return {name.removeprefix("/"): _as_tensor(name, array) for name, array in record.items()}
 
 
@@ -63,6 +70,7 @@ def _as_tensor(name: str, array: Array) -> Tensor:
             raise ValueError(f"it is stored as {array.stype}")
         if not array.data.startswith(_NPY_START):
             raise ValueError("it is not a .npy file")
+        _check_length(array.data)
         values = np.load(BytesIO(array.data), allow_pickle=False)
         if values.dtype.kind not in "biuf":
             raise ValueError(f"it is of type {values.dtype}")
@@ -71,6 +79,18 @@ def _as_tensor(name: str, array: Array) -> Tensor:
         raise ValueError(
             f"the tensor {name.removeprefix('/') or '(without a name)'} cannot be read: {problem}"
         ) from None
+
+
+def _check_length(data: bytes) -> None:
+    """Raise an error if a .npy file says that it has more numbers than it has, for which memory would be reserved."""
+    file = BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # about a header of Python 2, which nobody should send
+        shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > len(data) - file.tell():
+        raise ValueError(f"it has {len(data) - file.tell()} bytes, too few for the shape {shape}")
 
 
 def content_hash(tensors: Mapping[str, Tensor], figures: Mapping[str, Any]) -> str:
