@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 _MESSAGE_FILE = "message.safetensors"
 _SELF = 0
 """The number of the only client in the database."""
-DAMAGED = (DamageError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
+DAMAGED = (
+    DamageError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    RuntimeError,
+    SafetensorError,
+)
 """The errors of reading a file that is damaged, or that somebody else has written."""
 
 

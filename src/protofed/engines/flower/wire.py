@@ -7,7 +7,6 @@ import json
 import math
 import warnings
 from io import BytesIO
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
