@@ -3,7 +3,7 @@
     python scripts/fuzz.py [--inputs 100000] [--seed 0]
 
 Each reader may return something or raise its documented error: a message is refused with `ValueError`, a file with
-`UserError`, a damaged checkpoint or stored round is skipped (None). Any other exception is a bug, and is shown with the
+`UserError`, also if all checkpoints of a run are damaged; a damaged stored round is skipped (None). Any other exception is a bug, and is shown with the
 input's number, from which it can be made again. Nothing is unpickled: if anything tries, that is a bug, too.
 """
 
@@ -30,17 +30,26 @@ from safetensors.torch import save
 from protofed.core import Prototypes
 from protofed.data.npz_files import read_npz, write_npz
 from protofed.deploy.client_store import ClientStore, StoredRound
-from protofed.engines.flower.client_answers import read_evaluation, read_hits, read_report
+from protofed.engines.flower.client_answers import (
+    EnrolledSizes,
+    read_evaluation,
+    read_hits,
+    read_report,
+    read_server_scores,
+)
 from protofed.engines.flower.wire import record_figures, record_tensors, to_records
 from protofed.errors import UserError
-from protofed.experiment.checkpoint import _checksum, read_checkpoint, write_checkpoint
+from protofed.experiment.checkpoint import latest_checkpoint
 from protofed.experiment.config import Config, read_toml
 from protofed.experiment.folder import Folder
-from protofed.messages import flatten
+from protofed.experiment.kept_states import state_bytes
+from protofed.experiment.store import STORE_FILE, Store
+from protofed.messages import flatten, to_bytes
 from protofed.methods import METHODS
 from protofed.methods.fedproto import Bank, BankWithHolders, KeptWithClasses
 
 METHOD = METHODS["fedproto"]()
+SIZES = EnrolledSizes(6, 6)
 STRANGE_JSON = [
     None, True, -1, 1e308, float("nan"), "", "x" * 300, [], {}, [[]], {"": {}}, 2**70, "[" * 9, -0.0, [None], {"a": [1]},
 ]  # fmt: skip
@@ -114,18 +123,28 @@ class Readers:
         self.folder = folder
         self.prototypes = Prototypes.of(torch.arange(12.0).reshape(6, 2), torch.tensor([0, 0, 1, 1, 2, 2]), 3)
         self.upload = Bank(self.prototypes)
-        self.figures = {"num_examples": 6, "steps": 3, "work": 1.0, "terms": {"pull": 0.5}, "examples_seen": 6.0}
+        self.figures = {
+            "round": 1,
+            "num_examples": 6,
+            "steps": 3,
+            "work": 1.0,
+            "terms": {"pull": 0.5},
+            "examples_seen": 6.0,
+        }
         self.figures |= {"correct": {"head": 3}, "total": 6, "pixels": {}, "hits": {"head": [1, 2, 0]}}
         kept = KeptWithClasses({"w": torch.ones(2, 3)}, torch.ones(3))
         server = BankWithHolders(self.prototypes, torch.ones(2, 3))
-        (folder / "checkpoint").mkdir()
-        write_checkpoint(folder / "checkpoint", 3, server, {0: kept, 1: kept}, "digest")
-        self.tensors = (folder / "checkpoint" / "000003.safetensors").read_bytes()
-        self.about = json.loads((folder / "checkpoint" / "000003.json").read_text())
         self.state = flatten({"server": server, "kept": {"0": kept, "1": kept}})
+        self.kept, self.server = state_bytes(kept), to_bytes({"server": server})
+        (folder / "checkpoint").mkdir()
+        self.run = Store(folder / "checkpoint" / STORE_FILE)
+        self._put_checkpoint(self.kept, self.server, {})
+        self.database = self.run.path.read_bytes()
+        (folder / "former").mkdir()
+        self.former = {"rounds": 3, "clients": [0, 1], "experiment": "digest"}
         self.store = ClientStore(folder / "store", "0" * 32, METHOD)
         self.store.write(StoredRound(1, "hash", kept, flatten(self.upload), self.figures), 0)
-        self.stored = (self.store.folder / "000001.safetensors").read_bytes()
+        self.stored = self.store.store.path.read_bytes()
         write_npz(folder / "data.npz", {"x": np.ones((4, 2), np.float32), "y": np.arange(4)})
         self.npz_bytes = (folder / "data.npz").read_bytes()
         self.toml_text = (
@@ -158,41 +177,79 @@ class Readers:
         draw.choice(
             (
                 lambda: read_report(METHOD, 0, flatten(self.upload), figures, self.upload, None),
-                lambda: read_evaluation(0, figures, 3),
-                lambda: read_hits(figures, 3),
+                lambda: read_evaluation(0, figures, 3, SIZES, "test"),
+                lambda: read_hits(figures, [2, 2, 2]),
+                lambda: read_server_scores({**figures, "server": figures}, 3, SIZES),
             )
         )()
 
+    def _put_checkpoint(self, kept: bytes, server: bytes, changed: dict[str, Any]) -> None:
+        """Write a checkpoint of two clients with right checksums; `changed`: other values of what it says of itself."""
+        self.run.delete()
+        self.run.open_to_write(durable=False)
+        with self.run.transaction():
+            overall = self.run.put_states(1, [(0, kept), (1, self.kept)])
+            about = {"experiment": "digest", "clients": 2, "states": f"{overall:064x}", **changed}
+            self.run.put_lines({1: json.dumps({"round": 1})})
+            self.run.put_checkpoint(1, json.dumps(about), server)
+        self.run.close()
+
     def checkpoint(self, draw: random.Random) -> None:
-        """A checkpoint with changed bytes, or with changed content and right checksums."""
-        content, about = self.tensors, dict(self.about)
-        if draw.random() < 0.4:
-            content = mutated(content, draw)
+        """A database with changed bytes, or with changed content and right checksums."""
+        if draw.random() < 0.5:
+            self.run.delete()
+            self.run.path.write_bytes(mutated(self.database, draw))
         else:
-            content = save({name: value.clone() for name, value in changed_tensors(self.state, draw).items()})
-        about["sha256"] = hashlib.sha256(content).hexdigest() if draw.random() < 0.8 else about["sha256"]
-        about.pop("check")
+            name = draw.choice(("kept/0/", "server/"))
+            part = {key.replace("kept/0/", "kept/"): value for key, value in self.state.items() if key.startswith(name)}
+            content = save({key: value.clone() for key, value in changed_tensors(part, draw).items()})
+            content = mutated(content, draw) if draw.random() < 0.2 else content
+            about = changed_json({"experiment": "digest", "clients": 2}, draw) if draw.random() < 0.3 else {}
+            parts = (content, self.server) if name == "kept/0/" else (self.kept, content)
+            self._put_checkpoint(*parts, about if isinstance(about, dict) else {})
+        if found := latest_checkpoint(self.run.path.parent, METHOD, "digest"):
+            list(found.kept.items())
+            found.close()
+
+    def former_checkpoint(self, draw: random.Random) -> None:
+        """A checkpoint of an earlier version with changed bytes, or with changed content and right checksums."""
+        content = save({name: value.clone() for name, value in changed_tensors(self.state, draw).items()})
+        content = mutated(content, draw) if draw.random() < 0.4 else content
+        about = self.former | {"sha256": hashlib.sha256(content).hexdigest() if draw.random() < 0.8 else "0" * 64}
         changed = changed_json(about, draw) if draw.random() < 0.5 else about
         if isinstance(changed, dict):
-            changed = {**changed, "check": _checksum(changed)}
+            check = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
+            changed = {**changed, "check": check}
         text = json.dumps(changed).encode()
         text = mutated(text, draw) if draw.random() < 0.2 else text
-        (self.folder / "checkpoint" / "000003.json").write_bytes(text)
-        (self.folder / "checkpoint" / "000003.safetensors").write_bytes(content)
-        read_checkpoint(self.folder / "checkpoint", "000003", METHOD, "digest")
+        (self.folder / "former" / "000003.json").write_bytes(text)
+        (self.folder / "former" / "000003.safetensors").write_bytes(content)
+        latest_checkpoint(self.folder / "former", METHOD, "digest")
 
     def client_store(self, draw: random.Random) -> None:
         """A stored round of a client, or the server's stored message, with changed bytes or content."""
-        content = mutated(self.stored, draw)
+        store = self.store.store
         if draw.random() < 0.5:
-            text = json.dumps(changed_json({"round": 1, "message": "x", "figures": {}, "check": "y"}, draw))
+            store.delete()
+            store.path.write_bytes(mutated(self.stored, draw))
+        else:
             tensors = changed_tensors({f"kept/{name}": value for name, value in self.state.items()}, draw)
-            content = save({name: value.clone() for name, value in tensors.items()}, {"about": text})
-        name = draw.choice(("000001.safetensors", "message.safetensors"))
-        (self.store.folder / name).write_bytes(content)
+            content = save({name: value.clone() for name, value in tensors.items()})
+            text = json.dumps(changed_json({"message": "x", "figures": {}}, draw))
+            store.delete()
+            store.open_to_write(durable=False)
+            with store.transaction():
+                store.put_states(1, [(0, content)])
+                store.put_checkpoint(1, text, content)
+            store.close()
         self.store.read(1)
-        if name == "message.safetensors":
-            self.store.message()
+        self.store.newest(9)
+        if draw.random() < 0.5:
+            return
+        text = json.dumps(changed_json({"task": {"round": 1}, "check": "y"}, draw))
+        message = mutated(save({"down/x": torch.ones(2)}, {"about": text}), draw)
+        (self.store.folder / "message.safetensors").write_bytes(message)
+        self.store.message()
 
     def npz(self, draw: random.Random) -> None:
         """An npz file with changed bytes, or with Python objects."""
@@ -232,6 +289,7 @@ TARGETS: dict[str, type[Exception]] = {
     "wire": ValueError,
     "answers": ValueError,
     "checkpoint": UserError,
+    "former_checkpoint": UserError,
     "client_store": UserError,
     "npz": UserError,
     "toml_file": UserError,

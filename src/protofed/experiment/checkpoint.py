@@ -10,6 +10,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from safetensors import SafetensorError
 from safetensors.torch import load
 
 from protofed.errors import UserError
@@ -181,7 +182,10 @@ def read_checkpoint(
     if not store.exists():
         return _former_checkpoint(folder, name, method, experiment, budget)
     text, server_content = store.checkpoint(rounds)
-    about = json.loads(text)
+    try:
+        about = {key: json.loads(text)[key] for key in ("experiment", "clients", "states")}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DamageError(f"the description of checkpoint {name}") from None
     _require_experiment(about["experiment"], experiment, folder)
     kept = KeptStates(types["kept"], budget, store, rounds)
     with _other_version(folder):
@@ -229,7 +233,7 @@ def _other_version(folder: Path) -> Iterator[None]:
     """Explain the errors that the state of another version of the method gives."""
     try:
         yield
-    except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as problem:
+    except (KeyError, ValueError, TypeError, RuntimeError, IndexError, SafetensorError) as problem:
         raise UserError(
             f"{folder} was written by another version of the method, whose state has other parts. "
             "Start a new run with another --out."
