@@ -123,7 +123,7 @@ def test_resume_goes_on_and_changes_rounds_only(protofed):
     assert "Resuming after round 2." in out
     assert "round 3/3" in out
     assert protofed("run", "--resume", "--out", "a", "--set", "train.lr=1")[2].startswith(
-        "protofed: Resuming a can change only run.rounds, run.seconds, run.checkpoint_every, run.keep_checkpoints, run.trace_every, run.monitor, run.tensorboard, run.watchers, data.root, engine.workers, not train.lr"
+        "protofed: Resuming a can change only run.rounds, run.seconds, run.checkpoint_every, run.keep_checkpoints, run.trace_every, run.monitor, run.tensorboard, run.watchers, data.root, engine.workers, engine.memory, engine.address, not train.lr"
     )
     assert "give --out" in protofed("run", "--resume")[2]
     assert "is not a run folder" in protofed("run", "--resume", "--out", "nowhere")[2]

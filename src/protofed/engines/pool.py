@@ -9,11 +9,9 @@ Messages between the processes are flat tensors and JSON.
 from __future__ import annotations
 
 import gc
-import json
 import multiprocessing as mp
 import os
 import signal
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
@@ -21,19 +19,16 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from safetensors.torch import load
 
-from protofed.contract import explained_error
 from protofed.core import Upload
 from protofed.engines.engine import ORDINARY, Evaluation, Report, RoundPlan, Split, hold_in_memory, ignore_progress
+from protofed.engines.pool_worker import Answer, Job, Tensors, answer_parcels, as_parcels, from_parcels
 from protofed.engines.threads import ends_with
 from protofed.errors import UserError
-from protofed.messages import group_by_first_name, to_bytes, unflatten
+from protofed.messages import unflatten
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
-
-    from torch import Tensor
 
     from protofed.engines.engine import GroupEngine
     from protofed.engines.scoring import Hits
@@ -43,25 +38,7 @@ _TRIES = 3
 _CLIENTS_PER_JOB = 5
 """How many clients a worker evaluates before it takes the next job."""
 
-Tensors = dict[str, "Tensor"]
 T = TypeVar("T")
-
-
-class Job(NamedTuple):
-    """Work on a few clients."""
-
-    kind: str  # "train", "examine", "test" or "validation"
-    round: int
-    clients: list[int]
-    examined: list[int] = []
-    work: dict[str, float] = {}
-
-
-class Answer(NamedTuple):
-    """What a worker reports: JSON per client, and the uploaded tensors by client."""
-
-    clients: list[dict[str, Any]]
-    uploads: dict[str, Tensors]
 
 
 class Worker(NamedTuple):
@@ -174,25 +151,25 @@ class Pool:
                     self._replace_worker(position, jobs[number], tries)
                     waiting.appendleft((number, tries + 1))
                     continue
-                if "problem" in about:
-                    self.close()  # other workers may still be about to answer
-                    raise UserError(about["problem"]) if about["user"] else RuntimeError(about["problem"])
-                kept = tensors.get("kept", {})
-                self.inner.update(
-                    {client: unflatten(self.types["kept"], kept.get(str(client), {})) for client in about["kept"]}
-                )
-                answers[number] = read(Answer(about["clients"], tensors.get("up", {})))
-                if jobs[number].kind == "train":
-                    self.on_trained(len(jobs[number].clients))
+                answers[number] = read(self._accepted(jobs[number], about, tensors))
         return [answers[number] for number in range(len(jobs))]
+
+    def _accepted(self, job: Job, about: Mapping[str, Any], tensors: Mapping[str, dict[str, Tensors]]) -> Answer:
+        """The answer to a job. What clients keep goes to the inner engine."""
+        if "problem" in about:
+            self.close()  # other workers may still be about to answer
+            raise UserError(about["problem"]) if about["user"] else RuntimeError(about["problem"])
+        kept = tensors.get("kept", {})
+        self.inner.update(
+            {client: unflatten(self.types["kept"], kept.get(str(client), {})) for client in about["kept"]}
+        )
+        if job.kind == "train":
+            self.on_trained(len(job.clients))
+        return Answer(about["clients"], tensors.get("up", {}))
 
     def _replace_worker(self, position: int, job: Job, tries: int) -> None:
         """Start a new worker in place of one that died."""
-        if tries >= _TRIES:
-            raise UserError(
-                f"A worker process died {tries} times while it worked on clients {', '.join(map(str, job.clients))}. "
-                "It may have run out of memory: use engine.workers=1, or smaller batches."
-            )
+        check_tries(job, tries)
         worker = self.workers.pop(position)
         worker.connection.close()
         worker.process.kill()
@@ -213,17 +190,24 @@ class Pool:
         return about, {"down": {str(number): down for number, down in enumerate(different)}, "kept": kept}
 
 
+def check_tries(job: Job, tries: int) -> None:
+    """Raise an error if too many workers have died of a job."""
+    if tries >= _TRIES:
+        raise UserError(
+            f"A worker process died {tries} times while it worked on clients {', '.join(map(str, job.clients))}. "
+            "It may have run out of memory: use engine.workers=1, or smaller batches."
+        )
+
+
 def _send(connection: Connection, about: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """Send JSON and tensors."""
-    text, tensors = json.dumps(about).encode(), to_bytes(dict(tree))  # both are made before either is sent
-    connection.send_bytes(text)
-    connection.send_bytes(tensors)
+    for parcel in as_parcels(about, tree):  # both are made before either is sent
+        connection.send_bytes(parcel)
 
 
 def _receive(connection: Connection) -> tuple[dict[str, Any], dict[str, dict[str, Tensors]]]:
-    """What `_send` sent; tensors by the first two parts of their names."""
-    about, tensors = json.loads(connection.recv_bytes()), load(connection.recv_bytes())
-    return about, {name: group_by_first_name(part) for name, part in group_by_first_name(tensors).items()}
+    """What `_send` sent."""
+    return from_parcels(connection.recv_bytes(), connection.recv_bytes())
 
 
 def _serve(
@@ -239,48 +223,8 @@ def _serve(
     torch.set_num_threads(1)
     while True:
         try:
-            job, tensors = _receive(connection)
+            job = connection.recv_bytes(), connection.recv_bytes()
         except (EOFError, OSError):
             return
-        try:
-            _send(connection, *_work(engine, types, job, tensors))
-        except UserError as problem:
-            _send(connection, {"problem": str(problem), "user": True}, {})
-        except Exception as problem:  # the parent shows it
-            if explained := explained_error(problem, engine.method):
-                _send(connection, {"problem": str(explained), "user": True}, {})
-                continue
-            _send(connection, {"problem": f"in a worker process:\n{traceback.format_exc()}", "user": False}, {})
-
-
-def _work(
-    engine: GroupEngine, types: Mapping[str, Any], job: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensors]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The answer to a job: JSON, and tensors."""
-    sent, kept = tensors.get("down", {}), tensors.get("kept", {})
-    messages = [unflatten(types["down"], sent.get(str(number), {})) for number in range(1 + max(job["downs"]))]
-    downs = {client: messages[number] for client, number in zip(job["clients"], job["downs"], strict=True)}
-    engine.restore({client: unflatten(types["kept"], kept.get(str(client), {})) for client in job["joined"]})
-    uploads: dict[str, Any] = {}
-    changed: list[int] = []
-    if job["kind"] == "train":
-        plan = RoundPlan(job["examined"], {int(client): amount for client, amount in job["work"].items()})
-        reports = engine.train_group(job["round"], downs, plan)
-        entries = [
-            {
-                **{key: getattr(report.upload, key) for key in ("client", "num_examples", "steps", "work")},
-                **{key: getattr(report, key) for key in ("terms", "examples_seen", "hits")},
-            }
-            for report in reports
-        ]
-        uploads = {str(report.upload.client): report.upload.message for report in reports}
-        changed = job["clients"]
-    else:
-        if job["kind"] == "examine":
-            hits = engine.examine(job["round"], downs)
-            entries = [{"client": client, "hits": hits[client]} for client in hits]
-        else:
-            entries = [evaluation._asdict() for evaluation in engine.evaluate(job["round"], downs, job["kind"])]
-    state = engine.state()
-    about = {"clients": entries, "kept": changed}
-    return about, {"up": uploads, "kept": {str(client): state[client] for client in changed}}
+        for parcel in answer_parcels(engine, types, *job):
+            connection.send_bytes(parcel)

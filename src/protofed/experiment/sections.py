@@ -186,11 +186,13 @@ class SystemSection:
 class EngineSection:
     """The [engine] section: how the clients of a round are computed."""
 
-    name: Literal["auto", "loop", "stacked", "flower"] = "auto"
+    name: Literal["auto", "loop", "stacked", "ray", "flower"] = "auto"
     """loop: one client after another; stacked: clients with the same net at once; auto: chosen by a fixed rule;
-    flower: other machines, set by `protofed deploy`"""
+    ray: as auto, in workers of a Ray cluster (docs/cluster.md); flower: other machines, set by `protofed deploy`"""
     workers: Annotated[int, Ge(0)] = 0
     """number of processes; 0: one per core if the run is large enough to benefit; results do not depend on it"""
+    address: str = ""
+    """ray: address of the cluster, such as "10.0.0.1:6379"; "": one is started on this machine for the run"""
     memory: Annotated[float, Gt(0)] = 1.0
     """gigabytes of memory for what clients keep, and for the uploads of a round; more is read from disk when needed"""
     device: Annotated[str, BeforeValidator(check_device_name)] = "cpu"

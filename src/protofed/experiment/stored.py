@@ -35,6 +35,7 @@ MAY_CHANGE = (
     "data.root",
     "engine.workers",
     "engine.memory",
+    "engine.address",
     "engine.reason",
 )
 """The keys that may change when a run is resumed. They do not change the results of the rounds."""
