@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from toys import config, federation
 
 TOP = Path(__file__).parents[1]
 sys.path.insert(0, str(TOP / "benchmarks"))
+sys.path.insert(0, str(TOP / "scripts"))
 import speed  # noqa: E402
-from speed import Ours, Used, Work, in_turns, same_work, summary  # noqa: E402
+import speed_page  # noqa: E402
+from speed import Ours, Used, Work, in_turns, same_work  # noqa: E402
 
 LABELS = [[0, 1, 2] * 4, [0, 1] * 3, [2] * 9, [1] * 5]
 STEPS = 3 + 1 + 2 + 1  # full batches of four
@@ -58,14 +59,14 @@ def test_a_peer_that_trains_twice_stops_the_benchmark(tmp_path, monkeypatch):
     engine = Loop(members, experiment.method, experiment.train, 0)
     script = tmp_path / "peer_fluke.py"
     monkeypatch.setattr(speed, "__file__", str(tmp_path / "speed.py"))
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "fluke" / "bin").mkdir(parents=True)
+    (tmp_path / "fluke" / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.setattr(speed, "PEERS", tmp_path)
 
     def turns(trainings: int, steps: int) -> None:
         found = {"cpu": 1.0, "wall": 1.0, "trainings": trainings, "steps": steps}
         script.write_text(f"import sys\nfor line in sys.stdin: print('a bar\\n' + {json.dumps(found)!r}, flush=True)")
-        peer = speed.Fluke(tmp_path / "images.npz", 1)
+        peer = speed.Peer("fluke-fl", tmp_path / "images.npz", {}, 1)
         try:
             in_turns({"loop": Ours(experiment, members, engine), "peer": peer}, 2)
         finally:
@@ -75,7 +76,7 @@ def test_a_peer_that_trains_twice_stops_the_benchmark(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=f"peer: 8 local trainings, {2 * STEPS} optimiser steps"):
         turns(8, 2 * STEPS)
     script.write_text("raise SystemExit(3)")
-    peer = speed.Fluke(tmp_path / "images.npz", 1)
+    peer = speed.Peer("fluke-fl", tmp_path / "images.npz", {}, 1)
     peer.process.wait()
     with pytest.raises(SystemExit, match="exit code 3"):
         peer.train(0)
@@ -86,9 +87,9 @@ def test_our_engines_count_the_steps_that_they_take(monkeypatch):
     experiment, members = config(train={"drop_last": True}), federation(LABELS)
     about = (members, experiment.method, experiment.train, 0)
     taken = []
-    step = protofed.training.Optimiser.step
+    update = protofed.training.Optimiser.update
     with monkeypatch.context() as patch:
-        patch.setattr(protofed.training.Optimiser, "step", lambda *given: taken.append(1) or step(*given))
+        patch.setattr(protofed.training.Optimiser, "update", lambda *given: taken.append(1) or update(*given))
         assert Ours(experiment, members, Loop(*about)).round(0) == Work(4, STEPS)
     assert sum(taken) == STEPS
 
@@ -115,39 +116,61 @@ def test_our_engines_count_the_steps_that_they_take(monkeypatch):
         pool.close()
 
 
-def test_the_page_shows_what_was_measured():
-    kept = json.loads((TOP / "docs" / "results" / "data" / "speed.json").read_text(encoding="utf-8"))
-    again = summary(kept["rounds"])
-    assert {key: kept[key] for key in again} == again
-    seconds, ratios = kept["seconds"], kept["ratios"]
-    assert {tuple(work.values()) for work in kept["work"].values()} == {(20, 901)}
+def a_run(**changes: float) -> dict:
+    """Medians of a workload W in which loop is 1.2 times the plain loop, and stacked 0.7 times central."""
+    times = {"central, batch 8": 1.5, "central, batch 160": 1.0, "plain loop, FedAvg": 2.0, "loop, FedAvg": 2.4}
+    times |= {"stacked, FedAvg": 0.7, "stacked, FedProto": 0.7, "fluke-fl, 1 core, FedProto": 2.1, **changes}
+    rounds = {
+        name: {
+            "train_cpu": [9.0, value, value],
+            "train_wall": [value] * 3,
+            "evaluate_cpu": [0.1],
+            "evaluate_wall": [0.1],
+        }
+        for name, value in times.items()
+    }
+    rounds["stacked, 2 workers, FedAvg"] = {
+        "train_cpu": [None] * 3, "train_wall": [0.4] * 3, "evaluate_cpu": [None], "evaluate_wall": [0.1]
+    }  # fmt: skip
+    work = {name: {"trainings": 20, "steps": 901} for name in rounds if "central" not in name}
+    return {"batch": 8, "clients": 20, "rounds": rounds, "work": work}
 
-    page = (TOP / "docs" / "performance.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| `?(\w[^|]*?)`? \| ([\d.]+) \| ([\d.]*) ?\| ([\d.]+) \|$", page, re.MULTILINE)
-    floor = seconds["central"]["train_cpu"]
-    assert table == [
-        (
-            name,
-            f"{seconds[name]['train_cpu']:.2f}",
-            f"{seconds[name]['evaluate_cpu']:.2f}" if seconds[name]["evaluate_cpu"] else "",
-            "1" if name == "central" else f"{seconds[name]['train_cpu'] / floor:.2f}",
-        )
-        for name in ("central", "loop", "stacked", "fluke-fl, 1 thread")
-    ]
-    turns = [
-        theirs / ours
-        for ours, theirs in zip(
-            kept["rounds"]["stacked"]["train_cpu"], kept["rounds"]["fluke-fl, 1 thread"]["train_cpu"], strict=True
-        )
-    ]
-    words, ratio = " ".join(page.split()), f"{ratios['fluke_cpu_to_stacked_cpu']:.1f} times the CPU seconds"
-    for said in (
-        f"{kept['images']:,} images",
-        "20 local trainings and 901 optimiser steps per round",
-        f"fluke-fl takes {ratio} of `stacked` (in single turns {min(turns):.1f} to {max(turns):.1f} times)",
-        f"`loop` takes {1 / ratios['fluke_cpu_to_loop_cpu']:.1f} times those of fluke-fl",
-        f"takes {100 * ratios['evaluation_to_round']:.0f} % of a round",
-        f"load average {kept['load']['before'][0]:.0f}",
-    ):
-        assert said in words
-    assert f"[{ratio}](docs/performance.md)" in (TOP / "README.md").read_text(encoding="utf-8")
+
+def test_ratios_are_of_medians_and_know_their_goals():
+    found = speed.goals("W", a_run())
+    assert {text: (goal["ratio"], speed.is_reached(goal)) for text, goal in found.items()} == {
+        "loop to plain loop": (pytest.approx(1.2), False),
+        "stacked to central, all clients' batch": (pytest.approx(0.7), True),
+        "workers' wall to central's CPU": (pytest.approx(0.4), True),
+        "evaluation's share of a round": (pytest.approx(0.125), False),
+        "best peer to best engine, CPU": (pytest.approx(3.0), True),
+        "best peer to our workers, wall": (pytest.approx(5.25), True),
+    }
+    slow = speed.goals("W", a_run(**{"pfl-research, 1 core, FedAvg": 1.4}))
+    assert not speed.is_reached(slow["best peer to best engine, CPU"])
+
+
+KEPT = json.loads((TOP / "docs" / "results" / "data" / "speed.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", sorted(speed_page.PAGES), ids=str)
+def test_pages_say_what_was_measured(page):
+    text = (TOP / page).read_text(encoding="utf-8")
+    assert speed_page.with_figures(text, page, KEPT) == text, "run `python scripts/speed_page.py`"
+
+
+@pytest.mark.parametrize("page", sorted(speed_page.PAGES), ids=str)
+def test_another_figure_would_be_noticed(page):
+    text = (TOP / page).read_text(encoding="utf-8")
+    other = json.loads(json.dumps(KEPT))
+    for times in other["workloads"]["W"]["rounds"].values():
+        times["train_cpu"] = [value and value * (2 if number else 3) for number, value in enumerate(times["train_cpu"])]
+    stacked = other["workloads"]["W"]["rounds"]["stacked, FedProto"]
+    stacked["train_cpu"] = [value / 7 for value in stacked["train_cpu"]]
+    assert speed_page.with_figures(text, page, other) != text
+
+
+def test_the_kept_run_compared_equal_work():
+    for found in KEPT["workloads"].values():
+        assert len({tuple(work.values()) for work in found["work"].values()}) == 1
+        assert all(len(times["train_wall"]) == KEPT["turns"] >= 3 for times in found["rounds"].values())

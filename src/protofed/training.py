@@ -53,7 +53,7 @@ Bind = Callable[..., Callable[..., Any]]
 """Like `functools.partial`: a function and its first arguments -> a function of the others."""
 _MOST_NORMALISED = 1 << 24
 """The largest number of values of a client's examples that are kept normalised during its training (64 MB)."""
-_PART_ROUNDING = 1e-6
+_BATCH_ROUNDING = 1e-6
 """More than the rounding error of a number of batches that was divided and multiplied by that of an epoch."""
 
 
@@ -80,7 +80,7 @@ def batch_schedule(
         return list(torch.randperm(num_examples, generator=generator).split(training.batch))[:per_epoch]
 
     def epochs(count: float) -> list[list[Tensor]]:
-        part = math.ceil(count % 1 * per_epoch - _PART_ROUNDING)  # of an epoch, in batches
+        part = math.ceil(count % 1 * per_epoch - _BATCH_ROUNDING)  # of an epoch, in batches
         complete = [epoch() for _ in range(int(count) + (part == per_epoch > 0))]
         if not 0 < part < per_epoch:
             return complete

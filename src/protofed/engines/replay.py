@@ -64,7 +64,7 @@ class Replayed:
 
     def __call__(self, *inputs: Any) -> Any:
         leaves, spec = tree_flatten(inputs)
-        recorded = self._recording((spec, *map(_kind, leaves)), inputs)
+        recorded = self._recording((spec, *map(_input_kind, leaves)), inputs)
         if recorded is None:
             return self.function(*inputs)
         return tree_unflatten(recorded.run(*leaves), recorded.out_spec)
@@ -75,11 +75,11 @@ class Replayed:
         The fixed tensors may change in place between calls.
         """
         fixed_leaves, fixed_spec = tree_flatten(fixed)
-        fixed_kind = (fixed_spec, *map(_kind, fixed_leaves))
+        fixed_kind = (fixed_spec, *map(_input_kind, fixed_leaves))
         recordings: dict[Any, Recorded] = {}  # those of the fixed arguments, found without comparing them again
 
         def call(*tensors: Tensor) -> Any:
-            kind = tuple(map(_kind, tensors))
+            kind = tuple(map(_input_kind, tensors))
             recorded = recordings.get(kind) or self._recording((fixed_kind, kind), (*fixed, *tensors))
             if recorded is None:
                 return self.function(*fixed, *tensors)
@@ -117,7 +117,7 @@ class Replayed:
         return Recorded(captured(module.forward, leaves), out_specs[-1])
 
 
-def _kind(leaf: Tensor) -> tuple[Any, ...]:
+def _input_kind(leaf: Tensor) -> tuple[Any, ...]:
     """What the operations of a recorded step may depend on, of one of its inputs."""
     return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
 

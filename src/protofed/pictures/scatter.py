@@ -13,24 +13,13 @@ from protofed.experiment.groups import titles
 from protofed.experiment.stored import StoredRun
 from protofed.pictures.embedded import Embedded, embed_all_clients, embed_clients
 from protofed.pictures.style import COLOURS, COLUMN, class_style, make_panels, set_wrapped_title, with_column_fonts
+from protofed.pictures.tsne import project_by_tsne
 
 _MAX_LEGEND_CLASSES = 20
 """With more classes than this, the legend does not name them."""
 
 Projection = Callable[[np.ndarray], np.ndarray]
 """Vectors [n, dim] -> [n, 2]."""
-
-
-def project_by_tsne(z: np.ndarray) -> np.ndarray:
-    """t-SNE with a fixed seed, after PCA to at most 50 dimensions: [n, dim] -> [n, 2]."""
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    if z.shape[1] > 50:
-        z = PCA(min(50, len(z)), random_state=0).fit_transform(z)
-    perplexity = min(30.0, (len(z) - 1) / 3)
-    flat: np.ndarray = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(z)
-    return flat
 
 
 def project_by_pca(z: np.ndarray) -> np.ndarray:
