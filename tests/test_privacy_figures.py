@@ -6,6 +6,8 @@ import json
 import runpy
 from pathlib import Path
 
+import pytest
+
 TOP = Path(__file__).parents[1]
 PAGE = (TOP / "docs" / "privacy.md").read_text(encoding="utf-8")
 
