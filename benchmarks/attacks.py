@@ -38,6 +38,7 @@ RULES: dict[str, dict[str, Any]] = {
     "geometric_median": {"weights": "geometric_median", "prototypes": "geometric_median"},
     "krum": {"weights": "krum", "prototypes": "geometric_median"},
     "multi_krum": {"weights": "multi_krum", "prototypes": "geometric_median"},
+    "capped": {"weights": "geometric_median", "prototypes": "geometric_median", "norm_cap": 3.0},
 }
 PARTITIONS: dict[str, dict[str, Any]] = {
     "iid": {"data": {"limit": 2000}, "partition": {"name": "iid"}},
@@ -108,8 +109,9 @@ def cells() -> list[Cell]:
 
 
 def rules_of(method: str) -> tuple[str, ...]:
-    """The rules for a method. Krum is for weights, which clients of fedproto keep."""
-    return tuple(rule for rule in RULES if method != "fedproto" or "krum" not in rule)
+    """The rules for a method. Krum is for weights, which clients of fedproto keep; only mpfedcl needs a cap."""
+    unused = {"capped"} if method != "mpfedcl" else set()
+    return tuple(rule for rule in RULES if rule not in unused and (method != "fedproto" or "krum" not in rule))
 
 
 def measured(cell: Cell) -> tuple[str, dict[str, Any]]:
@@ -226,7 +228,7 @@ def draw(kept: dict[str, Any]) -> None:
                         if (run := kept.get(Cell(partition, method, "sign_flip", share, rule).name))
                     ]
                     if found and rule in rules_of(method):
-                        style = {"color": COLOURS[number], "marker": MARKS[number], "linestyle": STYLES[number % 4]}
+                        style = {"color": COLOURS[number], "marker": MARKS[number % 7], "linestyle": STYLES[number % 4]}
                         axis.plot(*zip(*found, strict=True), label=rule, markersize=3, linewidth=1, **style)
                 axis.set_title(f"{method}, {partition}")
                 axis.grid(linewidth=0.3)

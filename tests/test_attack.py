@@ -26,6 +26,9 @@ from protofed.trust.attack import (
 from protofed.trust.trust_sections import AttackSection
 from toys import bank, config, everything, federation, played, played_on, pool_of, runner_of
 
+PROTECTED = ("fedavg", "fednh", "mpfedcl", "protomargin")
+"""Methods with one model for all, which a rule for weights protects."""
+
 
 def bank_upload(client: int, rows: dict[int, list[float]]) -> Upload:
     return Upload(client, 5, 1, 1.0, Bank(bank(rows)), 0)
@@ -153,6 +156,30 @@ def test_the_page_of_results_is_that_of_the_kept_runs():
     lost = {row[2].strip(" `"): [float(cell) for cell in row[3:5]] for row in rows}
     assert min(lost["mean"]) > 10
     assert max(lost["geometric_median"]) < 2
+    sentences = page.partition("## What the finished runs show")[2].partition("\n## ")[0]
+
+    def shown(name: str) -> str:
+        return f"{script['honest'](kept[name], 'head'):.1f}"
+
+    for cell in (
+        *(f"iid {method} sign_flip {share} geometric_median" for method in PROTECTED for share in ("0.3", "0")),
+        *(
+            f"nway {method} sign_flip {share} geometric_median"
+            for method in ("fedavg", "fednh")
+            for share in ("0.3", "0")
+        ),
+        "iid fedavg sign_flip 0.3 multi_krum",
+        "nway mpfedcl sign_flip 0.3 geometric_median",
+        "nway mpfedcl sign_flip 0 geometric_median",
+        "nway mpfedcl sign_flip 0.3 capped",
+        "iid fedavg sign_flip 0 krum",
+        "iid fedavg sign_flip 0 mean",
+        "iid protomargin sign_flip 0.3 mean",
+    ):
+        assert shown(cell) in sentences, cell
+    for method in ("fedavg", "fednh", "mpfedcl"):
+        assert max(float(shown(f"{partition} {method} sign_flip 0.3 mean")) for partition in ("iid", "nway")) < 11
+    assert kept["nway mpfedcl sign_flip 0.3 capped"]["rejected"] == 20 * 6
 
 
 # ---- in runs ----
