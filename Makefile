@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -n auto
 # an older processor, which round differently.
 NUMERICAL = baselines bounds classification core creff deeplab discrepancy draws encoders engines every_method fedavg fednh fedproto fedtgp \
   fpl geometry layout measure models mpfedcl nets objective own_nets parity personal_models pretrain protomargin prototypes \
-  pixel_runs pixels pull_schedule read_outs roster theory_page training weights
+  pixel_runs pixels privacy pull_schedule read_outs roster secure_sum theory_page training weights
 OTHER_CPU = ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE
 
 .PHONY: demo test other-cpu check lint slow setup format help
