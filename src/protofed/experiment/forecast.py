@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from protofed.experiment.config import Config
     from protofed.training import TrainSection
 
-_TIMED_ROUNDS = 8
+_PROBE_ROUNDS = 8
 """Rounds that are done. The second half of them says what a later round costs."""
 _CLIENTS = 20
 """Clients that are tested to measure a test."""
@@ -110,7 +110,7 @@ def forecast(config: Config) -> Forecast:
     memory_per_client = max(0.0, _resident() - memory_before) / len(members)
     config = resolve_engine(config.with_clients(len(members)), members)
     run = config.run
-    probed = min(_TIMED_ROUNDS, run.rounds)
+    probed = min(_PROBE_ROUNDS, run.rounds)
     untested = replace(run, rounds=max(run.rounds, probed + 1), eval_every=10**9, eval_last=0, seconds=0.0, monitor=0)
     probe = replace(config, run=untested, eval=replace(config.eval, personal=False))
     with tempfile.TemporaryDirectory(prefix="protofed-plan-") as name:
