@@ -9,6 +9,7 @@ not called again for them. The results are identical to the last bit.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,16 +24,20 @@ from protofed.engines.gpu_graph import captured
 PATIENCE = 30
 """Steps of a kind that run normally before one is recorded. Recording takes about as long as these steps."""
 _FAST_NAMES = {
+    "_log_softmax",
     "add",
+    "addmm",
     "bitwise_and",
     "bitwise_xor",
     "bmm",
+    "clamp",
     "convolution",
     "div",
     "eq",
     "ge",
     "gt",
     "mean",
+    "mm",
     "mul",
     "ne",
     "neg",
@@ -195,3 +200,4 @@ def _use_fast_names(module: GraphModule) -> None:
         if isinstance(node.target, torch._ops.OpOverload) and node.args and isinstance(node.args[0], Node):
             name = node.target._schema.name.removeprefix("aten::")
             node.target = getattr(torch, name) if name in _FAST_NAMES else node.target
+            node.target = operator.rshift if name == "__rshift__" else node.target
