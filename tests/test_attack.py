@@ -180,6 +180,7 @@ def test_the_page_of_results_is_that_of_the_kept_runs():
     for method in ("fedavg", "fednh", "mpfedcl"):
         assert max(float(shown(f"{partition} {method} sign_flip 0.3 mean")) for partition in ("iid", "nway")) < 11
     assert kept["nway mpfedcl sign_flip 0.3 capped"]["rejected"] == 20 * 6
+    assert kept["iid mpfedcl sign_flip 0 capped"]["rejected"] == 1
 
 
 # ---- in runs ----
