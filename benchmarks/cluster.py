@@ -21,7 +21,7 @@ ENGINES: dict[str, dict[str, Any]] = {"pool": {"name": "auto", "workers": 2}, "r
 def table(engine: dict[str, Any]) -> dict[str, Any]:
     """20 clients of digits per round: almost no work, so that the engine's own costs are seen."""
     run = {"rounds": ROUNDS, "sample": 20, "eval_every": ROUNDS}
-    return {"run": run, "data": {"clients": 40}, "train": {"batch": 8}, "engine": engine}
+    return {"run": run, "data": {"clients": 40}, "partition": {"name": "iid"}, "train": {"batch": 8}, "engine": engine}
 
 
 def measured(name: str) -> dict[str, Any]:
