@@ -59,10 +59,10 @@ class Recorded(NamedTuple):
 class Replayed:
     """A function of trees of tensors that is recorded for each kind of input seen more than `patience` times.
 
-    The outputs must not be changed in place: they may be inputs, or constants of the recording.
+    `patience` None: never. The outputs must not be changed in place: they may be inputs, or constants of the recording.
     """
 
-    def __init__(self, function: Callable[..., Any], patience: int = PATIENCE) -> None:
+    def __init__(self, function: Callable[..., Any], patience: int | None = PATIENCE) -> None:
         self.function, self.patience = function, patience
         self.calls: dict[Any, int] = {}
         self.recorded: dict[Any, Recorded] = {}
@@ -97,7 +97,7 @@ class Replayed:
         """The recorded function for inputs of this kind, which is recorded now if it is time; None if it is not."""
         if kind not in self.recorded:
             self.calls[kind] = self.calls.get(kind, 0) + 1
-            if self.calls[kind] <= self.patience:
+            if self.patience is None or self.calls[kind] <= self.patience:
                 return None
             self.recorded[kind] = self.record(*tree_flatten(inputs))
         return self.recorded[kind]
