@@ -158,13 +158,14 @@ class Peer:
 def install(name: str) -> None:
     """Make the environment of a peer, if there is none yet."""
     folder, installs = PACKAGES[name]
-    python = PEERS / folder / "bin" / "python"
-    if python.exists():
+    python, done = PEERS / folder / "bin" / "python", PEERS / folder / "installed"
+    if done.exists():
         return
     print(f"creating {PEERS.name}/{folder} for {name}; this takes some minutes", file=sys.stderr)
     venv.create(PEERS / folder, with_pip=True)
     for packages in installs:
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    done.touch()
 
 
 def same_work(done: Mapping[str, Work]) -> None:
