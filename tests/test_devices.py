@@ -105,11 +105,19 @@ def everything_is_on_meta(outcomes: list[Any]) -> bool:
     return {leaf.device for leaf in found} == {META}
 
 
+QUICK = ("fedproto", "mpfedcl", "fednh")
+"""Methods of which recorded steps are among the fast tests; a recording takes half a second."""
 LABELS = [[0, 1, 2, 0, 1, 2, 0, 1], [0, 1] * 3, [2, 1]]
 
 
-@pytest.mark.parametrize("engine", ["loop", "stacked", "replayed"])
-@pytest.mark.parametrize("method", sorted(METHODS))
+ENGINES = [
+    pytest.param(name, engine, marks=pytest.mark.slow if engine == "replayed" and name not in QUICK else [])
+    for name in sorted(METHODS)
+    for engine in ("loop", "stacked", "replayed")
+]
+
+
+@pytest.mark.parametrize(("method", "engine"), ENGINES)
 def test_steps_of_every_method_stay_on_the_device(method, engine):
     labels = LABELS if engine != "replayed" else LABELS[:1] * 2  # each shape of a stack is recorded, which is slow
     data = [examples(own, seed) for seed, own in enumerate(labels)]

@@ -112,7 +112,14 @@ def test_replay_changes_no_bit(method, options):
     agree_exactly(runner, reference)
 
 
-@pytest.mark.parametrize(("method", "options"), LOSSES, ids=str)
+SINGLE = [
+    pytest.param(name, options, marks=[] if name in ("fedproto", "mpfedcl", "fedrep") else pytest.mark.slow)
+    for name, options in LOSSES
+]
+"""Recording takes a second per method; three with different losses and phases are among the fast tests."""
+
+
+@pytest.mark.parametrize(("method", "options"), SINGLE)
 def test_replay_of_single_clients_changes_no_bit(method, options):
     reference, runner = (final(method, partial(Loop, patience=n), False, options, 2) for n in (None, 0))
     assert any(step.recorded for step in runner.engine.steps.values()), "no step was recorded"

@@ -77,7 +77,9 @@ WORK = [{"steps": 5}, {"epochs": 0.5}, {"epochs": 1.7}]
 
 
 @pytest.mark.parametrize("train", WORK, ids=str)
-@pytest.mark.parametrize("method", ["fedproto", "fedrep", "fedrod"])
+@pytest.mark.parametrize(
+    "method", ["fedproto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedrep", "fedrod"))]
+)
 def test_every_engine_does_the_same_work(method, train):
     experiment = config(method, train=train, run={"sample": 0.9}, system={"slow": 0.4})
     members = unequal_members(experiment.method)
