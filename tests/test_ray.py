@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,3 +138,14 @@ def test_ray_itself_gives_the_bits_of_the_pool_also_if_an_actor_is_killed(tmp_pa
     assert [{**row, "seconds": 0} for row in found.rounds] == [{**row, "seconds": 0} for row in expected.rounds]
     for client in range(8):
         torch.testing.assert_close(found.state.kept[client], expected.state.kept[client], rtol=0, atol=0)
+
+
+def test_the_table_of_ray_is_what_was_measured():
+    top = Path(__file__).parents[1] / "docs"
+    page = (top / "performance.md").read_text(encoding="utf-8")
+    kept = json.loads((top / "results" / "data" / "cluster.json").read_text(encoding="utf-8"))
+    assert kept["pool"]["loss"] == kept["ray"]["loss"]
+    for name, run in kept.items():
+        assert (
+            f"| `{name}` | {run['memory_mb']:,.0f} | {run['round_seconds']:.2f} | {run['start_seconds']:.0f} |" in page
+        )
