@@ -212,7 +212,7 @@ def test_a_lost_log_is_told(moved, tmp_path):
 
 
 def test_run_folders_of_the_former_format_are_read_and_continued(tmp_path):
-    """FORMER was written by a version with a file of tensors per checkpoint: two rounds of this table."""
+    """`as_former` writes the files that earlier versions wrote, one of tensors and one of JSON per checkpoint."""
     table = {"run": {"rounds": 2, "sample": 2}, "data": {"clients": 4}, "net": {"hidden": [2], "dim": 2}}
     run({**table, "run": {"rounds": 4, "sample": 2}}, tmp_path / "whole")
     out = tmp_path / "run"
