@@ -152,7 +152,7 @@ def test_a_few_bytes_cannot_ask_for_all_memory():
     """Prototypes are sent without empty rows: 12 bytes of `shape` could ask for terabytes when they are unpacked."""
     like = Bank(bank({0: [1.0, 2.0]}))
     tensors = flatten(like) | {"prototypes/shape": torch.tensor([2**20, 2**10, 2**10], dtype=torch.int32)}
-    figures = {"num_examples": 1, "steps": 1, "work": 1.0, "terms": {}, "examples_seen": 1.0}
+    figures = {"round": 0, "num_examples": 1, "steps": 1, "work": 1.0, "terms": {}, "examples_seen": 1.0}
     with pytest.raises(ValueError, match=r"has the shape \[1048576, 1024, 1024\]; must be \[3, 1, 2\]"):
         read_report(METHODS["fedproto"](), 0, tensors, figures, like, None)
     assert read_report(METHODS["fedproto"](), 0, flatten(like), figures, like, None).upload.num_examples == 1

@@ -21,7 +21,7 @@ from protofed.errors import UserError
 from protofed.experiment.runner import Runner
 from protofed.methods import METHODS
 from protofed.testing.method_check import TOLERANCE, replayed_engine, require_same_run, unequal_members, wired_method
-from toys import config, federation, net, played, played_on, pool_of
+from toys import config, federation, methods_by_speed, net, played, played_on, pool_of
 
 # FedTGP's default, 10, makes more of rounding than steps do. CReFF's retraining, at the server, has 3,000 steps per round.
 GENTLE: dict[str, Any] = {"fedtgp": {"pull": 1.0}, "creff": {"each": 10, "match_steps": 10, "head_epochs": 5}}
@@ -56,14 +56,19 @@ def agree(
     require_same_run(runner, reference, method, "the loop", tolerance)
 
 
-@pytest.mark.parametrize("engine", sorted(ENGINES))
 @pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_through_the_stacked_engine(method):
+    agree(method, ENGINES["stacked"], wire=False)
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("method", methods_by_speed())
 def test_every_method_through_every_engine(method, engine):
     agree(method, ENGINES[engine], wire=False)
 
 
 @pytest.mark.parametrize("engine", [name for name in sorted(ENGINES) if "workers" not in name])
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", methods_by_speed())
 def test_every_method_survives_the_wire(method, engine):
     """Workers need no second test: their messages travel as bytes anyway."""
     agree(method, ENGINES[engine], wire=True)
@@ -92,7 +97,7 @@ def test_options_through_stacks(method, options):
 
 
 @pytest.mark.parametrize("inner", ["loop", "stacked"])
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", methods_by_speed())
 def test_workers_change_no_bit(method, inner):
     agree_exactly(final(method, ENGINES[f"{inner}, 2 workers"]), final(method, ENGINES[inner]))
 
@@ -104,7 +109,14 @@ def agree_exactly(runner: Runner, reference: Runner) -> None:
 LOSSES = [*((name, {}) for name in sorted(METHODS)), ("fedrod", {"hyper": 4}), ("fedrod", {"personal": "after"})]
 
 
-@pytest.mark.parametrize(("method", "options"), LOSSES, ids=str)
+RECORDED = [
+    pytest.param(name, options, marks=[] if name in ("fedproto", "mpfedcl", "fedrep") else pytest.mark.slow)
+    for name, options in LOSSES
+]
+"""Recording takes a second per method; three with different losses and phases are among the fast tests."""
+
+
+@pytest.mark.parametrize(("method", "options"), RECORDED)
 def test_replay_changes_no_bit(method, options):
     reference, runner = (final(method, kind, False, options, 2) for kind in (Stacked, replayed_engine))
     kinds = [step for step in runner.engine.steps.values() if step.recorded]
@@ -112,14 +124,7 @@ def test_replay_changes_no_bit(method, options):
     agree_exactly(runner, reference)
 
 
-SINGLE = [
-    pytest.param(name, options, marks=[] if name in ("fedproto", "mpfedcl", "fedrep") else pytest.mark.slow)
-    for name, options in LOSSES
-]
-"""Recording takes a second per method; three with different losses and phases are among the fast tests."""
-
-
-@pytest.mark.parametrize(("method", "options"), SINGLE)
+@pytest.mark.parametrize(("method", "options"), RECORDED)
 def test_replay_of_single_clients_changes_no_bit(method, options):
     reference, runner = (final(method, partial(Loop, patience=n), False, options, 2) for n in (None, 0))
     assert any(step.recorded for step in runner.engine.steps.values()), "no step was recorded"
@@ -127,7 +132,7 @@ def test_replay_of_single_clients_changes_no_bit(method, options):
     agree_exactly(runner, reference)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", methods_by_speed())
 def test_the_wire_changes_no_bit(method):
     agree(method, Loop, True, tolerance=0)
 
@@ -227,7 +232,7 @@ class BlindEvaluation(Loop):
 
 
 @pytest.mark.parametrize("bug", [SwappedClients, DroppedMask, BlindEvaluation])
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", methods_by_speed())
 def test_planted_bugs_are_found(method, bug):
     with pytest.raises(UserError, match="differs from the loop"):
         agree(method, bug, False)

@@ -72,6 +72,7 @@ def called(*words):
     return result.output
 
 
+@pytest.mark.slow
 def test_it_learns_and_says_so(folder):
     result = protofed.Result.load(folder / "fedavg")
     overlap = result.summary["miou"]

@@ -277,6 +277,7 @@ def test_an_unfinished_table_says_so():
     assert lines == [["a - b", "+10.0 (1)", "+10.00"], ["a - c", "not run", "+20.00"]]
 
 
+@pytest.mark.slow
 def test_no_run_is_made_twice_and_the_command_of_a_cell_gives_the_same(tmp_path):
     made: dict[str, Path] = {}
     for study in STUDIES.values():
@@ -292,6 +293,7 @@ def test_no_run_is_made_twice_and_the_command_of_a_cell_gives_the_same(tmp_path)
             assert config.digest() == cell.job(tmp_path, 0).config.digest()
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_split(tmp_path, mnist_root):
     data: dict[str, Dataset] = {}
     splits = {

@@ -23,10 +23,9 @@ from protofed.experiment.roster import draw_clients
 from protofed.experiment.run import run
 from protofed.experiment.store import STORE_FILE
 from protofed.experiment.watchers import Watcher
-from protofed.methods import METHODS
 from protofed.methods.fedproto import FedProto
 from protofed.methods.local import Local
-from toys import config, everything, federation, figures, played, runner_of
+from toys import config, everything, federation, figures, methods_by_speed, played, runner_of
 
 SMALL = {"run": {"rounds": 3}, "data": {"clients": 5}, "train": {"clip": 1.0}}
 QUICK = {"creff": {"head_epochs": 5}}  # its default is 300, which takes seconds per round
@@ -37,7 +36,7 @@ def without_seconds(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", methods_by_speed())
 def test_same_seed_same_rounds(method, tmp_path):
     table = {**SMALL, "method": {"name": method, **QUICK.get(method, {})}}
     for name in ("a", "b"):
@@ -90,7 +89,7 @@ def test_the_same_costs_for_weights():
     assert result.summary["cost"]["up_counts"] == 0
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", methods_by_speed())
 @pytest.mark.parametrize(("done", "every"), [(1, 1), (2, 1), (3, 2)])
 def test_resumed_run_is_the_uninterrupted_one(method, done, every, tmp_path):
     sections = {

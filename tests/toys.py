@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from protofed.core import Prototypes
@@ -11,6 +12,7 @@ from protofed.experiment.config import Config
 from protofed.experiment.final_figures import result_summary
 from protofed.experiment.members import Members
 from protofed.experiment.runner import Runner
+from protofed.methods import METHODS
 from protofed.testing.toy_federation import TOY_CLASSES as CLASSES
 from protofed.testing.toy_federation import TOY_INPUTS as INPUTS
 from protofed.testing.toy_federation import UNEQUAL_LABELS as LABELS
@@ -26,6 +28,15 @@ from protofed.testing.toy_federation import toy_runner as runner_of
 
 __all__ = ["CLASSES", "INPUTS", "LABELS", "bank", "config", "dense", "everything", "examples", "federation", "figures"]
 __all__ += ["net", "played", "played_on", "pool_of", "runner_of"]
+
+REPRESENTATIVE = ("fedavg", "fednh", "fedproto", "mpfedcl", "protomargin")
+"""Methods that differ in what they send and keep. Long tests of the others are among the slow ones."""
+
+
+def methods_by_speed() -> list[Any]:
+    """The names of all methods, as parameters of a test that takes long: most of them are slow tests."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=[] if name in REPRESENTATIVE else slow) for name in sorted(METHODS)]
 
 
 def played(experiment: Config, members: Members) -> Runner:
