@@ -31,6 +31,7 @@ _SCHEMA = (
 )
 PAGE_BYTES = 16384
 """Bytes per page of the database: states are large compared with SQLite's default of 4096."""
+_SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # messages may have bytes of a damaged file
 _WAL_LIMIT = 64 << 20
 """Bytes to which the write-ahead log is cut after its content was moved to the database."""
 
@@ -105,7 +106,7 @@ class Store:
         """Close the file. If it was written to, it is complete afterwards, without a log next to it."""
         if self._connection is None or self._is_temporary:
             return
-        with suppress(sqlite3.Error):
+        with suppress(*_SQLITE_ERRORS):
             self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
         self._connection = None
@@ -119,7 +120,7 @@ class Store:
                 yield self.connection
                 self.connection.execute("COMMIT")
             except BaseException:
-                with suppress(sqlite3.Error):  # after some errors SQLite has rolled back already
+                with suppress(*_SQLITE_ERRORS):  # after some errors SQLite has rolled back already
                     self.connection.execute("ROLLBACK")
                 raise
 
@@ -130,10 +131,7 @@ class Store:
     # ---- writing, within a transaction ----
 
     def put_states(self, version: int, states: Iterable[tuple[int, bytes]]) -> int:
-        """Write a version of these clients' states.
-
-        Returns how the exclusive or of the checksums of all newest versions changes.
-        """
+        """Write a version of these clients' states. Returns how the exclusive or of all newest checksums changes."""
         changed = 0
         for client, content in states:
             digest = _keyed_hash(f"client {client} {version}", content)
@@ -180,7 +178,7 @@ class Store:
 
     def is_sound(self) -> bool:
         """Whether the file is a database without contradictions, so that it can be written to."""
-        with suppress(sqlite3.Error):
+        with suppress(*_SQLITE_ERRORS):
             return bool(self.connection.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))
         return False
 
