@@ -188,7 +188,7 @@ class Store:
             tables = self.connection.execute("SELECT name FROM sqlite_master WHERE name = 'checkpoints'").fetchall()
             query = "SELECT rounds FROM checkpoints ORDER BY rounds DESC"
             found = self.connection.execute(query).fetchall() if tables else []
-        return [rounds for (rounds,) in found]
+            return [int(rounds) for (rounds,) in found]
 
     def checkpoint(self, rounds: int) -> tuple[str, bytes]:
         """What is written about the checkpoint after this number of rounds, and the state of the server."""
