@@ -295,7 +295,9 @@ def test_plans_are_within_a_quarter_of_the_three_runs():
     assert len(compared) == 3
     for name, run in compared.items():
         planned, measured = run["planned"], run["measured"]
-        assert all(planned[key] / measured[key] == pytest.approx(1, abs=0.25) for key in ("cpu", "wall", "memory", "disk"))
+        assert all(
+            planned[key] / measured[key] == pytest.approx(1, abs=0.25) for key in ("cpu", "wall", "memory", "disk")
+        )
         cells = [
             f"{number / size:.{digits}f}" for key, size, digits in COLUMNS for number in (planned[key], measured[key])
         ]
