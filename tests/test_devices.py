@@ -151,7 +151,9 @@ def images(name: str, count: int = 6) -> Examples:
     return Examples(x, y, torch.arange(count), mean=(0.5,) * shape[0], mask=mask)
 
 
-@pytest.mark.parametrize("name", sorted(NETS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "deeplab")) for name in sorted(NETS)]
+)
 def test_steps_of_every_net_stay_on_the_device(name):
     options = {key: value for key, value in SMALL.get(name, {}).items() if key in NETS[name].__dataclass_fields__}
     data = images(name)

@@ -191,6 +191,7 @@ def test_anything_but_plain_data_is_refused(content, why, tmp_path, monkeypatch)
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.slow
 def test_the_time_grows_with_the_number_of_marks_and_not_with_its_square():
     def seconds(count: int) -> float:
         gc.collect()  # otherwise the objects of other tests may be collected in the measured time

@@ -473,6 +473,7 @@ def test_ctrl_c_waits_for_the_write():
         pass  # and without one nothing is raised
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_in_a_real_run_says_how_to_go_on_and_it_does(tmp_path):
     words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]

@@ -68,7 +68,12 @@ class Some(FedProto):
         return (Phase(epochs, ("head.",)), Phase(1, ("body.",))) if epochs > 1 else (Phase(1, ("body.",)),)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fednh", "protomargin", "fedrep", Two(), Some()])
+OTHERS = ("fedavg", "fednh", "protomargin", "fedrep")
+
+
+@pytest.mark.parametrize(
+    "method", ["fedproto", Two(), *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS), Some()]
+)
 @pytest.mark.parametrize("engine", [Stacked, pool_of(Loop, 2), pool_of(Stacked, 2)])
 def test_partial_work_is_the_same_on_every_engine(method, engine):
     experiment = config(method, rounds=4, run={"sample": 0.7}, train={"epochs": 3}, system={"slow": 0.8})

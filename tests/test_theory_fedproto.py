@@ -172,6 +172,7 @@ def test_fedproto_corollary_1_is_not_sufficient_if_the_rate_changes_within_the_r
         assert total <= ROUNDING
 
 
+@pytest.mark.slow
 def test_fedproto_theorem_2_holds_in_all_draws():
     """Three rounds without noise; epsilon is the smallest one for which Theorem 2 needs at most three rounds."""
     rounds, checked = 3, 0

@@ -76,7 +76,9 @@ def _messages(experiment, members):
 WORK = [{"steps": 5}, {"epochs": 0.5}, {"epochs": 1.7}]
 
 
-@pytest.mark.parametrize("train", WORK, ids=str)
+@pytest.mark.parametrize(
+    "train", [WORK[0], *(pytest.param(other, marks=pytest.mark.slow) for other in WORK[1:])], ids=str
+)
 @pytest.mark.parametrize(
     "method", ["fedproto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedrep", "fedrod"))]
 )
