@@ -29,6 +29,7 @@ import venv
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -36,6 +37,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from speed_floors import Central, PlainLoop, Work
+from speed_profile import profiled
 from speed_workloads import Workload, workload
 
 from protofed.devices import CPU, choose_device
@@ -238,11 +240,16 @@ def measure(task: Workload, turns: int, warming: int, peers: Sequence[str], devi
         in_turns(trainers, warming)  # our engines record steps, jax compiles, and all allocate memory
         trained = in_turns(trainers, turns, warming)
         evaluated = {name: [federation.evaluate(turn) for turn in range(turns)] for name, federation in ours.items()}
+        images = sum(map(len, task.members.train))
+        profiles = {
+            name: profiled(partial(trainers[name].train, turns + warming), images) for name in compared(task, batch)
+        }
     return {
         "title": task.title,
         "clients": clients,
-        "images": sum(map(len, task.members.train)),
+        "images": images,
         "batch": batch,
+        "profiles": profiles,
         "load": {"before": load_before, "after": os.getloadavg()},
         "work": {name: used[-1].work._asdict() for name, used in trained.items() if used[-1].work},
         "rounds": {
@@ -255,6 +262,13 @@ def measure(task: Workload, turns: int, warming: int, peers: Sequence[str], devi
             for name, turns_used in trained.items()
         },
     }
+
+
+def compared(task: Workload, batch: int) -> tuple[str, str]:
+    """The engine and the central model whose ratio is a goal of the workload."""
+    if task.fedproto:
+        return "stacked, FedProto", f"central, batch {batch * len(task.members)}"
+    return "loop, FedAvg", f"central, batch {batch}"
 
 
 def middle(values: Sequence[float | None]) -> float | None:

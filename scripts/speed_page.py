@@ -60,7 +60,17 @@ def performance(found: Mapping[str, Any]) -> str:
             limit = f"at most {goal['at_most']}" if "at_most" in goal else f"at least {goal['at_least']}"
             rows.append(f"| {text} | {goal['ratio']:.2f} | {limit} | {'reached' if is_reached(goal) else 'missed'} |")
         parts.append("\n".join(rows))
+        if "profiles" in task:
+            parts.append(_profile_table(task["profiles"]))
     return "\n\n".join(parts)
+
+
+def _profile_table(profiles: Mapping[str, Mapping[str, float]]) -> str:
+    """Where the time goes: a column per trainer."""
+    rows = [f"| CPU µs per image | {' | '.join(profiles)} |", "|---" * (len(profiles) + 1) + "|"]
+    for kind in next(iter(profiles.values())):
+        rows.append(f"| {kind} | {' | '.join(f'{profile[kind]:.0f}' for profile in profiles.values())} |")
+    return "\n".join(rows)
 
 
 def readme(found: Mapping[str, Any]) -> str:

@@ -29,6 +29,14 @@ print("imported:", [name for name in {SLOW!r} if name in sys.modules])"""
     assert "Usage" in said or words == ["--version"]
 
 
+def test_a_first_round_does_not_import_the_compiler_of_torch():
+    code = """import sys, protofed
+protofed.run({"run": {"rounds": 1}, "data": {"clients": 4}, "engine": {"name": "stacked", "workers": 1}})
+print("imported:", [name for name in ("torch._dynamo", "sympy", "pandas", "matplotlib") if name in sys.modules])"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "imported: []"
+
+
 def test_tsne_shows_its_progress_and_the_same_points(monkeypatch):
     z = np.random.RandomState(0).normal(size=(40, 5)).astype(np.float32)
     quiet = tsne.project_by_tsne(z)

@@ -284,7 +284,8 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """The mean cross-entropy of logits [n, classes] over the examples, or pixels, with a weight."""
-    return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
+    chosen = F.log_softmax(logits, 1).gather(1, batch.y.unsqueeze(1)).squeeze(1)  # F.nll_loss under vmap imports sympy
+    return weighted_mean(-chosen, batch.weight)
 
 
 def average_uploads(uploads: Sequence[Upload[Any]], equal: bool = False) -> Params:

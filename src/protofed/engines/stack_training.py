@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map, tree_unflatten
 
@@ -92,23 +92,34 @@ def outcomes_on_device(
 def _mapped_step(
     method: AnyMethod, net: Net, phase: Phase, training: TrainSection, downs: StackedTrees, kepts: StackedTrees
 ) -> Step:
-    """One step of one client, mapped over clients: new parameters, new state of the optimiser, (terms, observed)."""
+    """One step of all clients of a stack: new parameters, new state of the optimiser, (terms, observed).
+
+    The gradient is that of the sum of the clients' losses: a client's parameters occur in no other client's loss.
+    """
+
+    def client_loss(trainable: Params, frozen: Params, batch: Batch, key: Tensor, down: Any, kept: Any) -> Any:
+        with draws.DerivedDropout(key), ClientsAsChannels():
+            trees = tree_unflatten(down, downs.spec), tree_unflatten(kept, kepts.spec)
+            loss = require_loss(method, method.loss(net, frozen | trainable, batch, *trees))
+        return loss.total, (loss.terms, loss.observed)
+
+    def client_update(trainable: Params, grads: Params, state: Any, lr: Tensor) -> Any:
+        return Optimiser(training, lr, phase.clipped_separately).step(trainable, grads, state)
+
+    losses = vmap(client_loss, in_dims=(0, 0, 0, 0, downs.dims, kepts.dims))
+    updates = vmap(client_update, in_dims=(0, 0, 0, 0 if training.schedule_by == "step" else None))
 
     def step(
         trainable: Params, state: Any, frozen: Params, batch: Batch, key: Tensor, down: Any, kept: Any, lr: Tensor
     ) -> Any:
-        def total_loss(trainable: Params) -> tuple[Tensor, Any]:
-            with draws.DerivedDropout(key), ClientsAsChannels():
-                trees = tree_unflatten(down, downs.spec), tree_unflatten(kept, kepts.spec)
-                loss = require_loss(method, method.loss(net, frozen | trainable, batch, *trees))
-            return loss.total, (loss.terms, loss.observed)
+        leaves = {name: value.detach().requires_grad_() for name, value in trainable.items()}
+        with torch.enable_grad():
+            totals, report = losses(leaves, frozen, batch, key, down, kept)
+        grads = torch.autograd.grad(totals.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+        new_params, new_state = updates(trainable, dict(zip(leaves, grads, strict=True)), state, lr)
+        return new_params, new_state, tree_map(Tensor.detach, report)
 
-        grads, report = grad(total_loss, has_aux=True)(trainable)
-        new_params, new_state = Optimiser(training, lr, phase.clipped_separately).step(trainable, grads, state)
-        return new_params, new_state, report
-
-    lr_dim = 0 if training.schedule_by == "step" else None
-    return vmap(step, in_dims=(0, 0, 0, 0, 0, downs.dims, kepts.dims, lr_dim))
+    return step
 
 
 class ClientPlan:

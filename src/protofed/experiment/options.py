@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Section = TypeVar("Section")
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """No unknown keys, no silent conversions, no NaN. The string below a field is its description."""
 
 _REQUIREMENTS = {
