@@ -48,6 +48,19 @@ TrustCode = Annotated[
         "has changed since.",
     ),
 ]
+RunsAtATime = Annotated[
+    Optional[int],
+    option("--jobs", min=1, help="Number of runs at a time. Default: 2; with --ray, one per core of the cluster."),
+]
+RayAddress = Annotated[
+    str,
+    option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Make the runs on a cluster of Ray, e.g. --ray 10.0.0.1:6379; auto: the one this machine belongs to. All "
+        "its machines must see the folder --out (docs/cluster.md).",
+    ),
+]
 AsJson = Annotated[bool, option("--json", help="Print JSON.")]
 Format = Annotated[
     str,

@@ -29,7 +29,7 @@ class RunProgress:
         self.done_before = {job.out for job in jobs if (job.out / "result.json").exists()}
         self.to_do, self.last_line = len(jobs) - len(self.done_before), time.perf_counter()
         self.live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        numbers = {1: "one", 2: "two"}.get(at_a_time, str(at_a_time))
+        numbers = {0: "one per core of the cluster", 1: "one", 2: "two"}.get(at_a_time, str(at_a_time))
         together = f", {numbers} at a time" if self.to_do > 1 else ""
         say(console, f"{quantity(len(jobs), 'run')}, {self.to_do} to do{together}")
 

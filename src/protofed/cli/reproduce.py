@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from protofed.cli.arguments import AsJson, Format, chosen_format, option
+from protofed.cli.arguments import AsJson, Format, RayAddress, RunsAtATime, chosen_format, option
 from protofed.cli.stopping import advice_if_stopped, same_command_continues
 from protofed.errors import UserError, did_you_mean
 
@@ -48,7 +48,8 @@ def reproduce_command(
         option("--only", help='Run only cells whose "ROW, COLUMN" has this form, e.g. "fedavg, *"; can be repeated.'),
     ] = None,
     listed: Annotated[bool, option("--list", help="List every table, figure and theorem of the four papers.")] = False,
-    jobs: Annotated[int, option("--jobs", min=1, help="Number of runs at a time.")] = 2,
+    jobs: RunsAtATime = None,
+    ray: RayAddress = "",
     format: Format = "text",
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +79,7 @@ def reproduce_command(
     if kept and STUDIES[name].picture:
         raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave --kept out.")
     seeds = seeds or (STUDIES[name].quick_seeds if quick else STUDIES[name].seeds)
-    _run_study(name, quick, seeds, out, kept, finished, only or [], jobs, format, console)
+    _run_study(name, quick, seeds, out, kept, finished, only or [], jobs, ray, format, console)
 
 
 def _show_list(format: str) -> None:
@@ -131,7 +132,8 @@ def _run_study(
     kept: Path | None,
     finished: bool,
     only: list[str],
-    at_a_time: int,
+    asked: int | None,
+    ray: str,
     format: str,
     console: Console,
 ) -> None:
@@ -142,11 +144,13 @@ def _run_study(
     from protofed.experiment.recipes import kept_file
     from protofed.pictures.style import write_picture
     from protofed.studies import sweep
+    from protofed.studies.ray_runs import Cluster
     from protofed.studies.reproduce import page
     from protofed.studies.reproduce.figures import figures_of_run, is_finished
     from protofed.studies.reproduce.measured import measure_checkpoints
     from protofed.studies.reproduce.studies import STUDIES
     from protofed.studies.reproduce.study import CellResult, read_kept, study_as_json
+    from protofed.studies.side_by_side import call_all, runs_at_a_time
 
     study = STUDIES[name]
     kept_figures = read_kept(kept_file(kept), study, quick) if kept else {}
@@ -154,14 +158,15 @@ def _run_study(
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:
         say(console, f"{len(kept_figures)} figures are taken from {kept}.")
+    at_a_time, cluster = runs_at_a_time(asked, ray), Cluster(ray, out) if ray else None
     if not finished:
         with advice_if_stopped(same_command_continues):
             with RunProgress(console, jobs, at_a_time) as progress:
-                sweep.run_all(jobs, progress.run_ended, at_a_time, progress.tick)
+                sweep.run_all(jobs, progress.run_ended, at_a_time, progress.tick, cluster)
             if study.central:
                 say(console, "Measuring the runs ...")
                 pairs = [(job.out, study.central.out(out, job.seed, study.changes(quick))) for job in jobs]
-                sweep.in_processes(measure_checkpoints, pairs, [str(job.out) for job in jobs], at_a_time)
+                call_all(measure_checkpoints, pairs, [str(job.out) for job in jobs], at_a_time, cluster=cluster)
     results = []
     for cell in study.chosen(quick):
         figures = {seed: run for (kept_cell, seed), run in kept_figures.items() if kept_cell == cell}

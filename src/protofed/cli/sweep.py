@@ -7,7 +7,17 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
-from protofed.cli.arguments import AsJson, ExperimentFile, Format, Sets, TrustCode, chosen_format, option
+from protofed.cli.arguments import (
+    AsJson,
+    ExperimentFile,
+    Format,
+    RayAddress,
+    RunsAtATime,
+    Sets,
+    TrustCode,
+    chosen_format,
+    option,
+)
 from protofed.cli.stopping import advice_if_stopped, same_command_continues
 from protofed.errors import UserError
 
@@ -29,7 +39,8 @@ def sweep_command(
         str,
         option("--seeds", metavar="N or A,B,...", help="Runs per setting (seeds 0, 1, ...), or a list of seeds."),
     ] = "3",
-    jobs: Annotated[int, option("--jobs", min=1, help="Number of runs at a time.")] = 2,
+    jobs: RunsAtATime = None,
+    ray: RayAddress = "",
     sets: Sets = None,
     out: Annotated[Optional[Path], option("--out", help="Folder for the runs of the sweep.")] = None,
     format: Format = "text",
@@ -47,6 +58,7 @@ def sweep_command(
     from protofed.experiment.wording import quantity
     from protofed.studies import plan as planning
     from protofed.studies import sweep as sweeping
+    from protofed.studies.side_by_side import runs_at_a_time
 
     format = chosen_format(format, as_json)
     files = [Path(name.strip()) for name in (runs or "").split(",") if name.strip()]
@@ -66,8 +78,9 @@ def sweep_command(
         say(console, note)
     settings_text = quantity(len(plan.runs) // len(chosen_seeds), "setting")
     say(console, f"{settings_text}, {quantity(len(chosen_seeds), 'seed')} each:")
-    with advice_if_stopped(same_command_continues), RunProgress(console, plan.runs, jobs) as progress:
-        made = sweeping.make_sweep(out, plan.runs, jobs, progress.run_ended, progress.tick)
+    at_a_time = runs_at_a_time(jobs, ray)
+    with advice_if_stopped(same_command_continues), RunProgress(console, plan.runs, at_a_time) as progress:
+        made = sweeping.make_sweep(out, plan.runs, at_a_time, progress.run_ended, progress.tick, ray=ray)
     if format != "text":
         print(json.dumps(made.as_json(), indent=2) if format == "json" else made.table.render(format))
         return

@@ -8,7 +8,6 @@ is replaced, and its job done again. Actors make their own copy of the data when
 from __future__ import annotations
 
 import os
-import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import torch
 from protofed.engines.engine import hold_in_memory, ignore_progress
 from protofed.engines.pool import Pool, T, check_tries
 from protofed.engines.pool_worker import Answer, Job, answer_parcels, as_parcels, from_parcels
+from protofed.engines.ray_connection import connected_ray
 from protofed.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RayPool(Pool):
         self.inner, self.types, self.sizes, self.make = inner, types, sizes, make
         self.on_trained: Callable[[int], None] = ignore_progress
         self.hold: Callable[[Report], Report] = hold_in_memory
-        self.ray, self.started_here = _connected(address, workers)
+        self.ray, self.started_here = connected_ray(address, workers)
         self.actors = [self._new_actor() for _ in range(workers or int(self.ray.cluster_resources().get("CPU", 1)))]
         try:
             self.pids = self.ray.get([actor.ready.remote() for actor in self.actors])
@@ -101,36 +101,3 @@ class RayPool(Pool):
                 continue
             answers[number] = read(self._accepted(jobs[number], about, tensors))
         return [answers[number] for number in range(len(jobs))]
-
-
-def _connected(address: str, workers: int) -> tuple[Any, bool]:
-    """Ray, connected to the cluster at the address, and whether it was started here ("": on this machine).
-
-    Ray has no authentication unless it is told to, and reports its use to its makers unless it is told not to.
-    """
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    for name in ("RAY_agent_register_timeout_ms", "RAY_gcs_server_request_timeout_seconds"):
-        os.environ.setdefault(name, "300000" if name.endswith("ms") else "300")  # a busy machine starts slowly
-    if not address:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    try:
-        import ray
-    except ModuleNotFoundError as problem:
-        raise UserError('engine.name: "ray" needs another package: pip install "protofed[ray]".') from problem
-    if ray.is_initialized():
-        return ray, False
-    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    if address:
-        options["address"] = address
-    else:
-        options |= {"address": "local", "num_cpus": max(1, workers), "object_store_memory": 200 * 2**20}
-    try:
-        ray.init(**options)
-    except Exception as problem:  # Ray raises plain ones, too
-        where = f"at {address}" if address else "on this machine"
-        raise UserError(
-            f"engine.address: Ray does not start or answer {where}: {problem} "
-            "docs/cluster.md says how a cluster is started, and which token it needs."
-        ) from problem
-    return ray, True

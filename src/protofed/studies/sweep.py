@@ -7,18 +7,13 @@ are not repeated, and an interrupted run continues from its last checkpoint.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import active_children
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.engines.threads import ends_with
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json, write_atomically
@@ -40,17 +35,15 @@ from protofed.studies.plan import (
     plan_sweep,
     write_plan,
 )
+from protofed.studies.ray_runs import Cluster
+from protofed.studies.side_by_side import AT_A_TIME, call_all, runs_at_a_time
 
 if TYPE_CHECKING:
     from protofed.experiment.table import ResultTable
 
-AT_A_TIME = 2
-"""How many runs are made at a time unless the user says otherwise."""
 _DISTANCE_FILE = "prototype_distance.json"
 DISTANCE = "prototype distance"
 """The name of the figure in that file."""
-_TICK = 0.5
-"""Seconds between two looks at the runs that are going on."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,8 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] | Sequence[str] = (),
     compare: Sequence[Mapping[str, Any]] = (),
     seeds: int | Sequence[int] = 3,
-    jobs: int = AT_A_TIME,
+    jobs: int | None = None,
+    ray: str = "",
     progress: bool | None = None,
 ) -> Sweep:
     """Run every setting with several seeds in the folder `out`, several runs at a time, and compare the settings.
@@ -107,7 +101,9 @@ def sweep(
     `config`: the experiment, as for `run` (None: the defaults); its [[compare]] tables are settings. `grid`: values by
     key, such as {"method.pull": [0, 1]}; all combinations are run. `compare`: more settings, each a table of sections
     with an optional "label", such as {"label": "FedNH", "method": {"name": "fednh", "rho": 0.9}}. `seeds`: their
-    number, or a list. `jobs`: runs at a time. `progress`: whether to show it; None: on a terminal and in a notebook.
+    number, or a list. `jobs`: runs at a time; None: two, or as many as the cluster has cores. `ray`: the address of a
+    cluster on which the runs are made (docs/cluster.md); "": on this machine. `progress`: whether to show it; None: on
+    a terminal and in a notebook.
 
     The same call continues an interrupted sweep. Settings are compared seed by seed: runs with the same seed have the
     same partition, the same clients per round and the same batches, unless the settings change these.
@@ -124,7 +120,7 @@ def sweep(
             line.show(ended[0], len(plan.runs), f"{job.setting}, seed {job.seed} has ended")
 
     try:
-        return make_sweep(out, plan.runs, jobs, report, notes=plan.notes)
+        return make_sweep(out, plan.runs, runs_at_a_time(jobs, ray), report, notes=plan.notes, ray=ray)
     finally:
         if line:
             line.end()
@@ -137,13 +133,14 @@ def make_sweep(
     report: Callable[[SweepRun, dict[str, Any]], None],
     tick: Callable[[], None] = lambda: None,
     notes: Sequence[str] = (),
+    ray: str = "",
 ) -> Sweep:
-    """Make the runs of a plan, and write plan.json, sweep.json and sweep.png."""
+    """Make the runs of a plan, and write plan.json, sweep.json and sweep.png. `ray`: address of a cluster for them."""
     from protofed.pictures.style import write_picture
     from protofed.pictures.sweep_plot import draw_sweep
 
     write_plan(out, runs)
-    run_all(runs, report, jobs, tick)
+    run_all(runs, report, jobs, tick, Cluster(ray, out) if ray else None)
     made = Sweep(out, setting_rows(runs), runs, notes)
     write_atomically(out / "sweep.json", json.dumps(made.as_json(), indent=2).encode())
     write_picture(draw_sweep(made.rows), out / "sweep.png")
@@ -194,61 +191,24 @@ def run_all(
     report: Callable[[SweepRun, dict[str, Any]], None],
     at_a_time: int = AT_A_TIME,
     tick: Callable[[], None] = lambda: None,
+    cluster: Cluster | None = None,
 ) -> None:
     """Finish all runs, and call `report` with each run and its result.json as it ends, and `tick` all the time.
 
-    An error names its run. It stops the other runs, like Ctrl-C; the same call continues them later.
+    They are made in processes of this machine, or on a cluster. An error names its run. It stops the other
+    runs, like Ctrl-C; the same call continues them later.
     """
 
     def ended(position: int, result: dict[str, Any]) -> None:
         report(jobs[position], result)
 
-    arguments, names = [(job.out, job.config) for job in jobs], [f"{job.setting}, seed {job.seed}" for job in jobs]
-    in_processes(finish_run, arguments, names, at_a_time, ended, tick)
-
-
-def in_processes(
-    task: Callable[[Any, Any], Any],
-    arguments: Sequence[tuple[Any, Any]],
-    names: Sequence[str],
-    at_a_time: int = AT_A_TIME,
-    report: Callable[[int, Any], None] = lambda position, result: None,
-    tick: Callable[[], None] = lambda: None,
-) -> None:
-    """Call the task with each pair of arguments, several at a time, and `report` with the position and result of each.
-
-    An error is raised with the name of its call. It stops the other calls, like Ctrl-C.
-    """
-    unrelated = set(active_children())
-    with ProcessPoolExecutor(at_a_time, initializer=ends_with, initargs=(os.getpid(),)) as pool:
-        try:
-            pending = {pool.submit(task, *pair): number for number, pair in enumerate(arguments)}
-            while pending:
-                done, _ = wait(pending, _TICK, FIRST_COMPLETED)
-                tick()
-                for future in done:
-                    number = pending.pop(future)
-                    report(number, _outcome(future.result, names[number]))
-        except BaseException:
-            for process in set(active_children()) - unrelated:
-                process.kill()
-            raise
-
-
-def _outcome(get: Callable[[], Any], name: str) -> Any:
-    """The result of a call. Its error is raised with its name."""
-    try:
-        return get()
-    except UserError as problem:
-        raise UserError(f"{name}: {problem}" if name.strip(", ") else str(problem)) from problem
-    except BrokenProcessPool:
+    if cluster and any(job.config.engine.name == "ray" for job in jobs):
         raise UserError(
-            f"{name}, or another run at the same time: its process was killed, perhaps because memory ran out. Run the "
-            "same command again with --jobs 1, which continues."
-        ) from None
-    except Exception as problem:
-        problem.add_note(f"This happened in {name}.")
-        raise
+            '--ray gives complete runs to the cluster, engine.name = "ray" the clients of each run. Use one of them: '
+            'leave --ray out, or set engine.name = "auto".'
+        )
+    arguments, names = [(job.out, job.config) for job in jobs], [f"{job.setting}, seed {job.seed}" for job in jobs]
+    call_all(finish_run, arguments, names, at_a_time, ended, tick, cluster)
 
 
 def setting_rows(jobs: Sequence[SweepRun]) -> list[SettingRow]:

@@ -39,6 +39,11 @@ def trusting(yes: bool = True) -> Iterator[None]:
         _TRUSTING.reset(token)
 
 
+def is_trusting() -> bool:
+    """Whether the code that run folders name is run without further questions here."""
+    return _TRUSTING.get()
+
+
 def known_files() -> Path:
     """The list of the files that the user has run: a line per file, with its sha256 and its path."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -86,7 +91,7 @@ def require_known(
                 f"{folder} was run with {short} from {origin} (sha256 {record['sha256'][:12]}), which is not there "
                 f"now. Put it back. {WITHOUT_CODE}"
             )
-        if _TRUSTING.get():
+        if is_trusting():
             continue
         digest, was = file_hash(file), record.get("sha256", "")
         if was and was != digest:
