@@ -196,7 +196,7 @@ class Config:
     def __reduce__(self) -> tuple[Any, ...] | str:
         """Pickled by its tables if it has code outside the package, which another process has to find again."""
         table = self.table()
-        return (Config.of, (table,)) if names_outside(table) else super().__reduce__()
+        return (_of_table, (table,)) if names_outside(table) else super().__reduce__()
 
     def digest(self) -> str:
         """A hash of the experiment without the keys that a resumed run may change.
@@ -279,3 +279,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError, RecursionError) as problem:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
+
+
+def _of_table(table: Mapping[str, Any]) -> Config:
+    """A pickled experiment. A function of the module, because Ray would send `Config.of` with all that it refers to."""
+    return Config.of(table)
