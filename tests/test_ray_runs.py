@@ -20,11 +20,14 @@ from pathlib import Path
 import pytest
 
 from protofed import __version__
+from protofed.engines.ray_connection import connected_ray
 from protofed.errors import UserError
 from protofed.studies import ray_runs
 from protofed.studies.ray_runs import Caller, Cluster, call_as_caller
+from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.side_by_side import call_all
 from test_cli import protofed as command  # noqa: F401
+from test_reproduce import TINY
 from test_sweep import becomes_true
 
 
@@ -176,11 +179,32 @@ def test_a_sweep_from_the_command_line_on_a_stand_in(command, tmp_path, monkeypa
     assert '--ray gives complete runs to the cluster, engine.name = "ray" the clients of each run. Use one of' in err
 
 
+def test_a_study_from_the_command_line_on_a_stand_in(command, tmp_path, monkeypatch):  # noqa: F811
+    stand_in = StandIn()
+    monkeypatch.setattr(ray_runs, "connected_ray", lambda *_: (stand_in, True))
+    monkeypatch.setitem(STUDIES, "tiny", TINY)
+    code, out, err = command("reproduce", "tiny", "--quick", "--seeds", "1", "--ray", "auto", "--out", "r")
+    assert code == 0, err
+    assert "2 runs, 2 to do, one per core of the cluster at a time" in out
+    assert stand_in.calls == 2
+    assert stand_in.ended
+    assert (tmp_path / "r" / "tiny-quick.json").exists()
+
+
 def test_without_the_package_it_is_said_what_to_install(command, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "ray", None)
     words = ["--grid", "method.pull=0,2", "--set", "run.rounds=1", "--set", "data.clients=3", "--out", "s"]
     code, _, err = command("sweep", *words, "--ray", "auto")
     assert (code, err) == (2, 'protofed: --ray: Ray needs another package: pip install "protofed[ray]".\n')
+
+
+@pytest.mark.parametrize("port", [1, 99999])
+def test_an_address_at_which_nobody_listens_is_said_at_once(port, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # so that what is set here is taken back
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    with pytest.raises(UserError, match=f"--ray: nobody answers at 127.0.0.1:{port}: .*docs/cluster.md says how"):
+        connected_ray(f"127.0.0.1:{port}", 2, "--ray")
 
 
 def of_this_cluster(token: str) -> set[int]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from typing import Any
 
 from protofed.errors import UserError
 
 _HERE = ("", "local")
 """The addresses that stand for a Ray of its own on this machine."""
+_SECONDS_TO_ANSWER = 10.0
+"""Seconds in which a cluster must answer."""
+_ADVICE = "docs/cluster.md says how a cluster is started, and which token it needs."
 
 
 def connected_ray(address: str, cores: int, option: str = "engine.address") -> tuple[Any, bool]:
@@ -21,16 +25,17 @@ def connected_ray(address: str, cores: int, option: str = "engine.address") -> t
     """
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    for name in ("RAY_agent_register_timeout_ms", "RAY_gcs_server_request_timeout_seconds"):
-        os.environ.setdefault(name, "300000" if name.endswith("ms") else "300")  # a busy machine starts slowly
     if address in _HERE:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        for name in ("RAY_agent_register_timeout_ms", "RAY_gcs_server_request_timeout_seconds"):
+            os.environ.setdefault(name, "300000" if name.endswith("ms") else "300")  # a busy machine starts slowly
     try:
         import ray
     except ModuleNotFoundError as problem:
         raise UserError(f'{option}: Ray needs another package: pip install "protofed[ray]".') from problem
     if ray.is_initialized():
         return ray, False
+    _require_answer(address, option)
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     if address in _HERE:
         options |= {"address": "local", "num_cpus": max(1, cores), "object_store_memory": 200 * 2**20}
@@ -40,8 +45,16 @@ def connected_ray(address: str, cores: int, option: str = "engine.address") -> t
         ray.init(**options)
     except Exception as problem:  # Ray raises plain ones, too
         where = "on this machine" if address in _HERE else f"at {address}"
-        raise UserError(
-            f"{option}: Ray does not start or answer {where}: {problem} "
-            "docs/cluster.md says how a cluster is started, and which token it needs."
-        ) from problem
+        raise UserError(f"{option}: Ray does not start or answer {where}: {problem} {_ADVICE}") from problem
     return ray, True
+
+
+def _require_answer(address: str, option: str) -> None:
+    """Raise an error if nobody listens at an address with a port, for which Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as problem:
+        raise UserError(f"{option}: nobody answers at {address}: {problem}. {_ADVICE}") from problem
