@@ -117,6 +117,22 @@ def test_no_more_calls_are_handed_out_than_there_are_cores_or_were_asked_for(at_
     assert stand_in.cancelled == most
 
 
+def test_cores_that_join_later_are_used(on_stand_in, monkeypatch):
+    numbers = iter([1, 1, 2, 2, 2, 9])
+    monkeypatch.setattr(StandIn, "cluster_resources", lambda self: {"CPU": next(numbers, 9)})
+    handed_out = []
+
+    def all_answer(pending, *_):
+        handed_out.append(len(pending))
+        return set(pending), set()
+
+    monkeypatch.setattr("protofed.studies.side_by_side.wait", all_answer)
+    _, reported, problem = on_stand_in(divmod, [(1, 1)] * 6)
+    assert problem is None
+    assert handed_out == [1, 2, 3]
+    assert len(reported) == 6
+
+
 def refuse(first, second):
     raise UserError("train.lr: got -1.")
 
