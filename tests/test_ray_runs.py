@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -233,6 +234,11 @@ def of_this_cluster(token: str) -> set[int]:
     return found
 
 
+def end_with_the_tests() -> None:
+    """Let the first process of a cluster end, and the others with it, also if the tests are killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 @pytest.fixture
 def cluster():
     """A Ray cluster of two cores on this machine: its address, the environment of its users, and its folder."""
@@ -248,22 +254,26 @@ def cluster():
     environment = {**os.environ, **settings, "RAY_agent_register_timeout_ms": "300000"}
     log = (folder / "log").open("w")
     head = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", *words], env=environment, stdout=log, stderr=log
+        [sys.executable, "-m", "ray.scripts.scripts", *words],
+        env=environment,
+        stdout=log,
+        stderr=log,
+        preexec_fn=end_with_the_tests,
     )
     try:
-        started = becomes_true(lambda: "Ray runtime started" in (folder / "log").read_text(), 120)
+        started = becomes_true(lambda: "Ray runtime started" in (folder / "log").read_text(), 200)
         assert started, (folder / "log").read_text()
         yield f"127.0.0.1:{port}", environment, token
     finally:
         head.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            head.wait(30)
-        left = of_this_cluster(token) if not becomes_true(lambda: not of_this_cluster(token), 20) else set()
-        for process in left:
+            head.wait(40)  # Ray gives its processes 30 seconds
+        for process in of_this_cluster(token):
             os.kill(process, signal.SIGKILL)
+        head.wait()
         log.close()
         shutil.rmtree(folder, ignore_errors=True)
-    assert not left, "processes of Ray were left"
+    assert becomes_true(lambda: not of_this_cluster(token), 20), of_this_cluster(token)
 
 
 @pytest.mark.slow
@@ -296,6 +306,7 @@ def test_two_sweeps_at_once_over_a_cluster_give_the_bits_of_local_ones_also_if_a
             sweep.wait()
     assert [sweep.returncode for sweep in sweeps] == [0] * 4, outputs
     assert "A worker died or was killed" in outputs[0] + outputs[1]
+    assert becomes_true(lambda: not any(is_working(pid) for pid in of_this_cluster(token)), 30)
     for name in grids:
         local, other = tmp_path / f"local-{name}", tmp_path / name
         assert (local / "sweep.json").read_text() == (other / "sweep.json").read_text()
