@@ -67,6 +67,9 @@ class StandIn:
                 answer.set_exception(TaskError(problem))
         return types.SimpleNamespace(future=lambda: answer)
 
+    def put(self, value):
+        return value
+
     def cluster_resources(self):
         return {"CPU": 3.0}
 
@@ -75,6 +78,12 @@ class StandIn:
 
     def shutdown(self):
         self.ended = True
+
+
+@pytest.fixture(autouse=True)
+def calls_hold_what_they_refer_to(monkeypatch):
+    """In this process; workers of Ray itself fetch it."""
+    monkeypatch.setattr(ray_runs, "fetched", lambda call: call[0])
 
 
 @pytest.fixture
@@ -162,9 +171,9 @@ def test_a_run_that_always_loses_its_worker_is_said(on_stand_in):
 def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_said(tmp_path):
     caller = Caller(__version__, tmp_path / "runs" / "marker", tmp_path, None, False)
     with pytest.raises(UserError, match=f"--ray: the machine .* does not see the folder {tmp_path / 'runs'}, in which"):
-        call_as_caller(caller, b"")
+        call_as_caller(caller, [])
     with pytest.raises(UserError, match=rf"has protofed {__version__}, but this command is of protofed 0\.0\.1\. Inst"):
-        call_as_caller(caller._replace(version="0.0.1"), b"")
+        call_as_caller(caller._replace(version="0.0.1"), [])
 
 
 def test_a_sweep_from_the_command_line_on_a_stand_in(command, tmp_path, monkeypatch):  # noqa: F811

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Section = TypeVar("Section")
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""No unknown keys, no silent conversions, no NaN. The string below a field is its description."""
+"""No unknown keys, no silent conversions, no NaN."""
+_DESCRIBED = ConfigDict(use_attribute_docstrings=True)
+"""The string below a field is its description. Finding it takes time, since the source is parsed."""
 
 _REQUIREMENTS = {
     "greater_than_equal": "must be {ge:.12g} or more",
@@ -73,7 +75,7 @@ def option_descriptions(kind: type[Any]) -> dict[str, str]:
     """The description of each field of a dataclass: the string below it, here or in a base class."""
     descriptions: dict[str, str] = {}
     for base in filter(is_dataclass, reversed(kind.__mro__)):
-        model = create_model("Model", __config__=_STRICT, options=(base, ...))  # _STRICT holds for its dataclass, too
+        model = create_model("Model", __config__=_DESCRIBED, options=(base, ...))  # it holds for its dataclass, too
         properties = model.model_json_schema()["$defs"][base.__name__].get("properties", {})
         descriptions |= {name: field["description"] for name, field in properties.items() if "description" in field}
     return descriptions

@@ -7,7 +7,6 @@ worker or the machine is lost is given to another one, which continues it from i
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -54,7 +53,7 @@ class RayExecutor(Executor):
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        call = self.remote.remote(self.caller, pickle.dumps((task, arguments)))
+        call = self.remote.remote(self.caller, [self.ray.put((task, arguments))])
         self.calls.append(call)
         call.future().add_done_callback(partial(self._hand_on, future))
         return future
@@ -106,8 +105,12 @@ def ray_executor(cluster: Cluster) -> Iterator[RayExecutor]:
             ray.shutdown()
 
 
-def call_as_caller(caller: Caller, call: bytes) -> Any:
-    """Make a call in a worker, in the working folder and with the data folder of the caller."""
+def call_as_caller(caller: Caller, call: list[Any]) -> Any:
+    """Make a call in a worker, in the working folder and with the data folder of the caller.
+
+    `call`: one reference of Ray. It is fetched only when the folder is right, because an experiment with code of its
+    own loads it then.
+    """
     machine = socket.gethostname()
     if caller.version != __version__:
         raise UserError(
@@ -124,5 +127,12 @@ def call_as_caller(caller: Caller, call: bytes) -> Any:
     if caller.data is not None:
         os.environ["PROTOFED_DATA"] = caller.data
     with trusting(caller.trusting):
-        task, arguments = pickle.loads(call)
+        task, arguments = fetched(call)
         return task(*arguments)
+
+
+def fetched(call: list[Any]) -> Any:
+    """What the reference in the list stands for."""
+    import ray
+
+    return ray.get(call[0])
