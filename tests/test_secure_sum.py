@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, ks_2samp
 
-from grid import LocalGrid, deploy, federate, toy_config
-from protofed.deploy.client_work import ClientWork
 from protofed.errors import ConfigError, UserError
 from protofed.experiment.config import Config
+from protofed.experiment.wording import void_text
 from protofed.methods import METHODS
 from protofed.trust.secure_sum.field import (
     FRACTION_BITS,
@@ -250,6 +249,22 @@ def test_noise_and_secure_sums_go_together():
     assert torch.allclose(runner.server.prototypes.mean, noisy.server.prototypes.mean, atol=1e-5)
 
 
+def test_a_round_below_the_threshold_is_void_in_a_run():
+    """Client 0 alone of six uploads in the first round: the server's state stays, and the next round goes on."""
+    runner = runner_of(config("fedavg", rounds=2, privacy=SECURE), federation())
+    before, train = runner.server, runner.engine.train
+    runner.engine.train = lambda *arguments: train(*arguments)[:1]
+    row = runner.one_round(0)
+    assert runner.server is before
+    assert row["void"] is True
+    assert "1 clients uploaded" in void_text(row)
+    assert "5 are needed (privacy.threshold)" in void_text(row)
+    runner.engine.train = train
+    row = runner.one_round(1)
+    assert row["void"] is False
+    assert "void_reason" not in row
+
+
 def test_weights_too_large_for_the_field_are_refused():
     runner = runner_of(config("fedavg"), federation())
     upload = runner.engine.train(0, runner._messages([0]))[0].upload
@@ -257,14 +272,6 @@ def test_weights_too_large_for_the_field_are_refused():
     upload = upload._replace(message=upload.message._replace(params=huge))
     with pytest.raises(UserError, match=r'Use method\.weights = "equal"'):
         summed_upload(runner.method, [upload], [0], 0, 1.0)
-
-
-def test_a_deployed_federation_refuses_what_it_cannot_do(tmp_path):
-    deploy(tmp_path, toy_config("fedproto", privacy=SECURE))
-    with pytest.raises(UserError, match="not available in a deployed federation"):
-        federate(tmp_path, LocalGrid(tmp_path))
-    with pytest.raises(UserError, match="not available in a deployed federation"):
-        ClientWork(tmp_path / "clients" / "a")
 
 
 def test_without_the_package_secure_sums_say_what_to_install(monkeypatch):

@@ -62,12 +62,14 @@ def deploy_init(
     from protofed.engines.flower.installed import require_flower
     from protofed.experiment.config import Config
     from protofed.experiment.sections import TABLE
+    from protofed.experiment.secure_round import refuse_attackers
     from protofed.experiment.wording import quantity
 
     require_flower()
     names = client_names(clients)
     files = data_files(data or (), names)
     config = Config.load(file, sets or ())
+    refuse_attackers(config)
     if config.data.name == TABLE and not own_data and not files:
         files = client_table_files(config, names)
     own = bool(own_data or files)

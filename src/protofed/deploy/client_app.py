@@ -35,6 +35,24 @@ def train(message: Message, context: Context) -> Message:
     return _answered(message, context)
 
 
+@app.query("keys")
+def send_keys(message: Message, context: Context) -> Message:
+    """Begin a secure sum."""
+    return _answered(message, context)
+
+
+@app.query("shares")
+def send_shares(message: Message, context: Context) -> Message:
+    """Send the other clients shares of the secrets behind this client's masks."""
+    return _answered(message, context)
+
+
+@app.query("reveal")
+def reveal_shares(message: Message, context: Context) -> Message:
+    """Reveal the shares that remove the masks of a total."""
+    return _answered(message, context)
+
+
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Test this client's model."""
@@ -78,14 +96,23 @@ def _reply(work: ClientWork, message: Message) -> Reply:
     if message.metadata.message_type == "query.enrol":
         return work.describe()
     task, tensors = record_figures(message.content), record_tensors(message.content)
-    return work.train(task, tensors) if message.metadata.message_type == "train" else work.evaluate(task, tensors)
+    kind, secure = message.metadata.message_type, work.config.privacy.secure_sum
+    if secure or kind.startswith("query"):
+        from protofed.deploy.secure_client import SecureSteps
+
+        steps = SecureSteps(work, task)
+        if kind != "evaluate":
+            return steps.answer(tensors)
+        steps.forget()
+    return work.train(task, tensors) if kind == "train" else work.evaluate(task, tensors)
 
 
 def _reason(problem: Exception) -> str:
     """What the server may know about a problem: the text of a refusal, otherwise the kind of the error only."""
     from protofed.deploy.policy import PolicyError
+    from protofed.trust.secure_sum.field import SecureSumError
 
-    if isinstance(problem, PolicyError):
+    if isinstance(problem, PolicyError | SecureSumError):
         return str(problem)
     return f"it failed ({type(problem).__name__}); {CLIENT_LOG} in its folder has the details"
 

@@ -30,7 +30,6 @@ from protofed.experiment.member_copies import placed_members
 from protofed.experiment.member_nets import build_nets, counts_by_share, load_net_weights
 from protofed.experiment.members import Members
 from protofed.experiment.results import client_model
-from protofed.experiment.secure_round import refuse_secure_sum
 from protofed.experiment.server_model import mean_cross_entropy, server_predictor
 from protofed.experiment.unknown import client_calibration
 from protofed.messages import flatten, group_by_first_name, unflatten
@@ -66,7 +65,6 @@ class ClientWork:
         self.settings, self.net = read_client_settings(folder)
         file = folder / EXPERIMENT_FILE
         self.config = Config.of(read_toml(file), named_by=file)  # it is the server's file
-        refuse_secure_sum(self.config)
         self.policy = Policy.read(folder / "policy.toml", self.config.method)
         self.ledger = Ledger(folder, self.settings.keep_sent)
 
@@ -105,7 +103,7 @@ class ClientWork:
 
     def _counts(self, part: Examples, data: ClientData) -> list[list[Any]]:
         """The names and numbers of examples of the classes in a part, as far as the policy allows to report them."""
-        if "counts" not in self.policy.may_report or self.config.privacy.is_on:
+        if "counts" not in self.policy.may_report or self.config.privacy.hides_counts:
             return []
         counts, small = part.class_counts(len(data.classes)).tolist(), self.policy.small(data)
         smallest = max(1, self.policy.min_examples_per_class)
@@ -177,8 +175,7 @@ class ClientWork:
         self.check_task(task)
         round, method = task["round"], self.config.method
         message = content_hash(tensors, {key: value for key, value in task.items() if key not in FORGETTABLE})
-        data = self.data()
-        self.policy.check_upload(method, data, self._rounds_with(task["run"], round))
+        data = self.data_to_upload(task)
         store = ClientStore(self.folder / "store", task["run"], method)
         with store.lock:
             stored = store.answer(round, message)
@@ -186,6 +183,12 @@ class ClientWork:
                 stored = self._trained(task, tensors, data, message, store.newest(round))
                 store.write(stored, task["oldest"])
         return Reply("train", stored.upload, stored.figures)
+
+    def data_to_upload(self, task: MessageFigures) -> ClientData:
+        """The client's data; an error if the policy forbids an upload in this round."""
+        data, rounds = self.data(), self._rounds_with(task["run"], task["round"])
+        self.policy.check_upload(self.config.method, data, rounds, self.config.privacy.secure_sum)
+        return data
 
     def _rounds_with(self, run: str, round: int) -> int:
         """The number of rounds of a run in which the client uploads, with this round."""
@@ -209,7 +212,7 @@ class ClientWork:
             (report,) = loop.train_group(round, {number: down}, plan)
         with_losses = "losses" in self.policy.may_report and not self.config.privacy.is_on  # they have no noise
         figures = {
-            **_identity_of(task),
+            **identity_of(task),
             "num_examples": report.upload.num_examples,
             "steps": report.upload.steps,
             "work": report.upload.work,
@@ -249,7 +252,7 @@ class ClientWork:
             self.policy.check_scores(data)
             loop = self._loop(task, data, store.newest(round + 1))
         downs = {number: self._message("down", tensors)}
-        figures = _identity_of(task)
+        figures = identity_of(task)
         with one_thread():
             if kind == "examine":
                 return Reply(kind, {}, {**figures, "hits": loop.examine(round, downs)[number]})
@@ -290,6 +293,6 @@ class ClientWork:
         }
 
 
-def _identity_of(task: MessageFigures) -> MessageFigures:
+def identity_of(task: MessageFigures) -> MessageFigures:
     """The entries that say which message an answer belongs to."""
     return {key: task[key] for key in ("kind", "run", "round", "number")}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from protofed.deploy.secure_engine import SecureRemote
 from protofed.engines.flower.remote import Remote
 from protofed.experiment.pixels import server_overlap_columns
 from protofed.experiment.results import RoundRow
@@ -23,6 +24,8 @@ class DeployedRunner(Runner):
         """Let the engine ask for what it sends to clients."""
         self.engine.server_state = self._state_to_test
         self.engine.oldest = self.checkpoints.oldest
+        if isinstance(self.engine, SecureRemote):
+            self.safeguards.secure.summed = self.engine.summed_upload
 
     def _state_to_test(self) -> Any:
         """The server's state if clients are to test its model: it has one, and the server cannot test it alone."""

@@ -50,6 +50,7 @@ may_report = ["counts", "losses", "scores"]  # figures about the data, the train
 min_examples_per_class = 0  # classes with fewer training examples are never mentioned
 small_classes = "refuse"    # "refuse": upload nothing while there is such a class; "drop": as if it had no examples
 max_rounds = 0              # 0: no limit
+require_secure_sum = {secure}  # true: uploads leave only masked, as a part of a secure sum
 """
 SERVER_SETTINGS = """# The settings of the server; see docs/deploy.md of protofed.
 clients = {clients}  # the position is the client's number

@@ -246,7 +246,8 @@ def _write_client(new: Deployment, path: Path, plan: Plan, name: str, position: 
     (folder / NETWORK_FILE).write_text(
         tomli_w.dumps({"server": plan.address, "tls": plan.tls, "auth": plan.auth}),
     )
-    (folder / "policy.toml").write_text(POLICY.format(may_send=toml_value(sorted(kinds_sent(plan.config.method)))))
+    may_send, secure = toml_value(sorted(kinds_sent(plan.config.method))), plan.config.privacy.secure_sum
+    (folder / "policy.toml").write_text(POLICY.format(may_send=may_send, secure=toml_value(secure)))
     if plan.tls:
         shutil.copyfile(new.authority / "ca.pem", folder / "ca.pem")
     if plan.auth:

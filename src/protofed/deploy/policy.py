@@ -43,6 +43,9 @@ class Policy:
     max_rounds: Annotated[int, Ge(0)] = 0
     """number of rounds of a run whose uploads may leave; 0: no limit"""
 
+    require_secure_sum: bool = False
+    """whether uploads may leave only as part of a secure sum (privacy.secure_sum)"""
+
     @classmethod
     def read(cls, path: Path, method: AnyMethod | None = None) -> Policy:
         """The policy in a file; the default one if there is no file. `method`: that of the experiment."""
@@ -74,8 +77,13 @@ class Policy:
         counts = data.train.class_counts(len(data.classes))
         return ((counts > 0) & (counts < self.min_examples_per_class)).nonzero().flatten().tolist()
 
-    def check_upload(self, method: AnyMethod, data: ClientData, rounds: int) -> None:
-        """Raise an error if the client may not upload; `rounds`: the rounds of this run, with this one."""
+    def check_upload(self, method: AnyMethod, data: ClientData, rounds: int, secure: bool = False) -> None:
+        """Raise an error if the client may not upload.
+
+        `rounds`: the rounds of this run, with this one; `secure`: whether the upload is part of a secure sum.
+        """
+        if self.require_secure_sum and not secure:
+            raise PolicyError("its policy allows uploads in secure sums only (require_secure_sum)")
         if forbidden := sorted(kinds_sent(type(method)) - set(self.may_send)):
             raise PolicyError(f"its policy does not allow to send {', '.join(forbidden)} (may_send)")
         if self.max_rounds and rounds > self.max_rounds:

@@ -14,6 +14,7 @@ from protofed.deploy.client_data import read_balanced
 from protofed.deploy.deployed_runner import DeployedRunner
 from protofed.deploy.descriptions import Description, enrolled_sizes
 from protofed.deploy.enrolment import EnrolledMembers, Enrolment
+from protofed.deploy.secure_engine import SecureRemote
 from protofed.deploy.settings import EXPERIMENT_FILE, ServerSettings, read_server_settings
 from protofed.deploy.status import ServerStatus
 from protofed.engines.flower.exchange import Patience, Post
@@ -26,7 +27,7 @@ from protofed.examples import Examples
 from protofed.experiment.config import Config, read_toml
 from protofed.experiment.pixels import check_pixel_labels
 from protofed.experiment.run import open_run_folder, run_to_end
-from protofed.experiment.secure_round import refuse_secure_sum
+from protofed.experiment.secure_round import refuse_attackers
 
 if TYPE_CHECKING:
     from protofed.experiment.results import Result
@@ -73,7 +74,7 @@ def _served(
     if resume and not rounds:  # as many as the run was last started with
         rounds = read_toml(out / "config.toml")["run"]["rounds"]
     file = Config.load(folder / EXPERIMENT_FILE)
-    refuse_secure_sum(file)
+    refuse_attackers(file)
     enrolment = Enrolment(folder, file, settings, resume)
     nodes = Nodes(grid, enrolment, status, clock)
     _wait_for_clients(nodes, enrolment, settings)
@@ -153,7 +154,12 @@ def _engine(
         _examinable(members, described),
     )
     without_data = replace(members, train=tuple(Examples.empty(**client["input"]) for client in described))
-    return Remote(post, agreement, without_data, config.method, config.train, config.run.seed)
+    parts = (post, agreement, without_data, config.method, config.train, config.run.seed)
+    if not config.privacy.secure_sum:
+        return Remote(*parts)
+    engine = SecureRemote(*parts)
+    engine.threshold = config.privacy.threshold
+    return engine
 
 
 def _examinable(members: EnrolledMembers, described: list[Description]) -> dict[int, list[int]]:

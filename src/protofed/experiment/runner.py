@@ -38,7 +38,6 @@ from protofed.experiment.resumed_rows import as_if_uninterrupted
 from protofed.experiment.roster import clients_to_test, draw_roster
 from protofed.experiment.safeguards import Safeguards, attack_summary
 from protofed.experiment.sections import is_due
-from protofed.experiment.secure_round import as_the_server_sees_them
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.stop_request import was_asked_to_stop
 from protofed.experiment.trackers import WATCHERS
@@ -220,8 +219,8 @@ class Runner:
         if rejected and not uploads and not self.engine.failures and not self.config.trust.quorum:
             raise all_rejected(self.config, [*self.rounds[-1:], row], rejected, self.folder)
         rejected = dict(sorted({**self.engine.failures, **rejected}.items()))
-        if uploads := self.safeguards.above_quorum(uploads, len(roster.sampled)):
-            seen = as_the_server_sees_them(self.config, number, uploads, roster.clients)
+        uploads = self.safeguards.above_quorum(uploads, len(roster.sampled))
+        if seen := self.safeguards.seen_by_server(number, uploads, roster.clients):
             self.server = checked(self.method, "aggregate", self.safeguards.aggregate(number, self.server, seen))
             row |= self.method.log_entries(self.server)
         run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), time.perf_counter() - began]
@@ -233,7 +232,7 @@ class Runner:
         row.setdefault("miou", None)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
-        row |= cost_columns([report.upload.message for report in usable], downs.values())
+        row |= cost_columns(self.safeguards.secure.sent_messages(usable), downs.values())
         row |= roster.columns_of_slow_clients() if self.config.system.slow else {}
         row |= self.safeguards.columns(self.evaluations)
         row["clients"] = roster.clients

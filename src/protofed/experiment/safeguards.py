@@ -11,6 +11,7 @@ import torch
 
 from protofed.averages import averaging_by
 from protofed.errors import UserError
+from protofed.experiment.secure_round import SecureRound
 from protofed.experiment.wording import quantity
 from protofed.plugins import label
 from protofed.trust.attack import ON_DATA, corrupt_uploads, draw_attackers, poison_data, wanted_labels, with_trigger
@@ -53,6 +54,7 @@ class Safeguards:
             exact=not config.privacy.is_on,
         )
         self.rule, self.void = RobustRule(self.trust), False
+        self.secure = SecureRound(config)
         self.used = self.warned = False
 
     def notes(self) -> list[str]:
@@ -82,6 +84,14 @@ class Safeguards:
         self.rule = RobustRule(self.trust)
         return [] if self.void else uploads
 
+    def seen_by_server(self, number: int, uploads: list[Upload[Any]], clients: Sequence[int]) -> list[Upload[Any]]:
+        """The usable uploads, or their secure total; none if a round with these clients is void."""
+        if self.void:
+            return []
+        seen = self.secure.seen(number, uploads, clients)
+        self.void = bool(self.secure.problem)
+        return seen
+
     def aggregate(self, number: int, server: Any, uploads: Sequence[Upload[Any]]) -> Any:
         """The next state of the server, with the averages that [trust] names."""
         self.used = self.rule.changes_weights or self.rule.changes_prototypes
@@ -91,8 +101,10 @@ class Safeguards:
     def columns(self, evaluations: Sequence[Evaluation]) -> RoundRow:
         """A round's columns; only those of options that are set."""
         row: RoundRow = {}
-        if self.trust.quorum:
+        if self.trust.quorum or self.secure.is_on:
             row["void"] = self.void
+        if self.secure.problem:
+            row["void_reason"] = self.secure.problem
         if self.attackers:
             row["honest"] = honest_accuracies(self.attackers, evaluations)
         if self.rule.combined:

@@ -4,29 +4,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from protofed.errors import UserError
-from protofed.trust.secure_sum.totals import summed_upload
+from protofed.trust.secure_sum.field import SecureSumError
+from protofed.trust.secure_sum.totals import summed_numbers, summed_upload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from protofed.core import Upload
+    from protofed.engines.engine import Report
     from protofed.experiment.config import Config
 
 
-def as_the_server_sees_them(
-    config: Config, round: int, uploads: Sequence[Upload[Any]], clients: Iterable[int]
-) -> Sequence[Upload[Any]]:
-    """The uploads, or with secure sums one upload in place of all. `clients`: all that take part in the round."""
-    if not config.privacy.secure_sum:
-        return uploads
-    return [summed_upload(config.method, uploads, clients, round, config.privacy.threshold)]
+class SecureRound:
+    """The secure sums of a run, if it has them. In a deployed federation `summed` asks the clients."""
+
+    def __init__(self, config: Config) -> None:
+        self.is_on, self.method, self.threshold = config.privacy.secure_sum, config.method, config.privacy.threshold
+        self.summed: Callable[[int, Sequence[Upload[Any]], Iterable[int]], Upload[Any]] = self._summed_here
+        self.problem = ""  # why there is no total
+
+    def _summed_here(self, round: int, uploads: Sequence[Upload[Any]], clients: Iterable[int]) -> Upload[Any]:
+        return summed_upload(self.method, uploads, clients, round, self.threshold)
+
+    def seen(self, round: int, uploads: list[Upload[Any]], clients: Iterable[int]) -> list[Upload[Any]]:
+        """The uploads, or with secure sums one upload in place of all; none if there are too few for a total.
+
+        `clients`: all that take part in the round.
+        """
+        self.problem = ""
+        if not self.is_on:
+            return uploads
+        try:
+            if not uploads:
+                raise SecureSumError("no upload can be used")
+            return [self.summed(round, uploads, clients)]
+        except SecureSumError as problem:
+            self.problem = str(problem)
+            return []
+
+    def sent_messages(self, reports: Sequence[Report]) -> list[Any]:
+        """The uploads as they are sent, for their size: with secure sums a number of 8 bytes per summed number."""
+        messages = [report.upload.message for report in reports]
+        if not self.is_on or all(isinstance(message, Tensor) for message in messages):
+            return messages
+        return [torch.empty(summed_numbers(self.method, message), dtype=torch.long) for message in messages]
 
 
-def refuse_secure_sum(config: Config) -> None:
-    """Raise an error if an experiment of a deployed federation has secure sums: its server would see every upload."""
-    if config.privacy.secure_sum:
+def refuse_attackers(config: Config) -> None:
+    """Raise an error if attackers are to change uploads that a deployed server never sees."""
+    if config.privacy.secure_sum and config.attack.share:
         raise UserError(
-            "privacy.secure_sum: it is not available in a deployed federation yet, where the server sees every upload. "
-            "Set privacy.secure_sum = false."
+            "attack.share: in a deployed federation with privacy.secure_sum the server sees no upload that an attacker "
+            "could have changed. Set attack.share = 0, or use a run on one machine."
         )

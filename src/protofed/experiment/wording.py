@@ -38,7 +38,8 @@ def dataset_title(dataset: str, remark: str) -> str:
 
 
 def void_text(row: Mapping[str, Any]) -> str:
-    """What to tell the user about a round that missed the quorum; an empty text for other rounds."""
+    """What to tell the user about a round that had too few uploads; an empty text for other rounds."""
     if not row.get("void"):
         return ""
-    return f"round {row['round']} is void: too few usable uploads (trust.quorum), the server's state is unchanged"
+    reason = row.get("void_reason", "too few usable uploads (trust.quorum)").rstrip(".")
+    return f"round {row['round']} is void: {reason}, the server's state is unchanged"

@@ -108,6 +108,11 @@ def read_report(
             if strange.any():
                 label = int(strange.nonzero()[0])
                 raise ValueError(f"{name or 'the message'} has the class number {label}, which it did not enrol with")
+    return report_of(number, message, figures)
+
+
+def report_of(number: int, message: Any, figures: MessageFigures) -> Report:
+    """The report of a client with this message, which was checked before, and with the figures that it sent."""
     upload = Upload(
         number,
         count_of(figures, "num_examples"),

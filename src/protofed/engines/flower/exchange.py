@@ -25,6 +25,15 @@ _MOST_SENDS = 3
 """How often a message is sent to one client."""
 
 
+SECURE_STEPS = ("keys", "shares", "reveal")
+"""The kinds of messages that secure sums need in addition to the upload."""
+
+
+def _message_type(kind: str) -> str:
+    """Flower's type of a message of this kind."""
+    return f"query.{kind}" if kind in SECURE_STEPS else "train" if kind == "train" else "evaluate"
+
+
 class Patience(NamedTuple):
     """How long to wait, in seconds."""
 
@@ -112,7 +121,7 @@ class Post:
             if (node := self.nodes.of(number)) is None:
                 continue
             parcel = exchange.tasks[number]
-            kind = "train" if parcel.figures["kind"] == "train" else "evaluate"
+            kind = _message_type(parcel.figures["kind"])
             message = Message(to_records(*parcel), node, kind, ttl=self.patience.round + 60)
             ids = [sent for sent in self.nodes.grid.push_messages([message]) if sent]
             exchange.sends[number] = exchange.sends.get(number, 0) + 1

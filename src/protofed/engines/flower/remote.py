@@ -25,7 +25,7 @@ from protofed.engines.flower.client_answers import (
     read_report,
     read_server_scores,
 )
-from protofed.engines.flower.exchange import Parcel, Post
+from protofed.engines.flower.exchange import Exchange, Parcel, Post
 from protofed.engines.loop import Loop
 from protofed.messages import flatten
 
@@ -106,7 +106,7 @@ class Remote:
             )
             for number, down in downs.items()
         }
-        exchange = self.post.exchange(round, tasks)
+        exchange = self._trained(round, tasks)
         reports = []
         for number, parcel in sorted(exchange.answers.items()):
             try:
@@ -118,6 +118,10 @@ class Remote:
         self.failures = {number: one_line(reason) for number, reason in sorted(exchange.failures.items())}
         self.on_trained(len(reports))
         return self._with_finite_losses(reports)
+
+    def _trained(self, round: int, tasks: dict[int, Parcel]) -> Exchange:
+        """Send the messages that let clients train, and collect the answers."""
+        return self.post.exchange(round, tasks)
 
     def _with_finite_losses(self, reports: list[Report]) -> list[Report]:
         """The reports without losses that are not finite, unless all are: then it is the run that diverges."""
@@ -133,14 +137,19 @@ class Remote:
 
     def _report(self, number: int, down: Any, parcel: Parcel) -> Report:
         """A client's report, checked against what it enrolled with."""
-        size, classes = self.agreement.sizes[number].train, self.agreement.classes[number]
-        report = read_report(self.method, number, *parcel, self._template(number, down), classes)
+        size = self.agreement.sizes[number].train
+        report = self._read(number, down, parcel)
         if report.upload.num_examples != size and not self.has_noise:
             raise ValueError(f"num_examples is {report.upload.num_examples}, but it enrolled with {size}")
         if number in self.trained and parcel.figures.get("started_from") == -1:
             self.post.say(number, "its earlier state is lost, it started again from its initial weights")
         self.trained.add(number)
         return report
+
+    def _read(self, number: int, down: Any, parcel: Parcel) -> Report:
+        """A client's report from its answer; an error (ValueError) if it cannot be read."""
+        template = self._template(number, down)
+        return read_report(self.method, number, *parcel, template, self.agreement.classes[number])
 
     def _template(self, number: int, down: Any) -> Any:
         """This client's upload as it would be without examples: it has the right names, types and shapes."""

@@ -43,6 +43,11 @@ class PrivacySection:
     """share of a round's clients that must upload for a secure sum; with fewer the total stays secret"""
 
     @property
+    def hides_counts(self) -> bool:
+        """Whether the server must not know how many examples of each class a single client has."""
+        return self.is_on or self.secure_sum
+
+    @property
     def is_on(self) -> bool:
         """Whether noise is added to anything."""
         return self.noise > 0 or self.step_noise > 0

@@ -6,6 +6,11 @@ import numpy as np
 
 from protofed.errors import UserError
 
+
+class SecureSumError(UserError):
+    """A secure sum that cannot be completed, because too few clients are left or a message was changed."""
+
+
 PRIME = 2**61 - 1
 """Sums of two numbers below it fit into 64 bits."""
 FRACTION_BITS = 24

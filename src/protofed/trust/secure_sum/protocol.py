@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -22,13 +22,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from protofed.errors import UserError
-from protofed.trust.secure_sum.field import Vector, field_difference, field_sum, mask
+from protofed.trust.secure_sum.field import SecureSumError, Vector, field_difference, field_sum, mask
 from protofed.trust.secure_sum.shamir import SHARE_BYTES, recovered_secret, share_secret
-
-
-class SecureSumError(UserError):
-    """A secure sum that cannot be completed, because too few clients are left or a message was changed."""
 
 
 class PublicKeys(NamedTuple):
@@ -71,6 +66,28 @@ class SecureClient:
         self._keys: dict[int, PublicKeys] = {}
         self._received: dict[int, tuple[int, int]] = {}
         self._has_revealed = False
+
+    def secrets(self) -> dict[str, Any]:
+        """Everything that this client must keep between two messages, as JSON can hold it."""
+        private = (self._masks.private_bytes_raw(), self._messages.private_bytes_raw(), self._seed)
+        return {
+            "client": [self.number, self.round, self.threshold, self._has_revealed],
+            "private": [secret.hex() for secret in private],
+            "keys": [[peer, key.masks.hex(), key.messages.hex()] for peer, key in self._keys.items()],
+            "received": [[peer, hex(seed), hex(key)] for peer, (seed, key) in self._received.items()],
+        }
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Any]) -> SecureClient:
+        """The client with these secrets, in another process."""
+        *numbers, has_revealed = kept["client"]
+        client = cls(*numbers)
+        masks, messages, client._seed = map(bytes.fromhex, kept["private"])
+        client._masks, client._messages = map(X25519PrivateKey.from_private_bytes, (masks, messages))
+        client._keys = {p: PublicKeys(bytes.fromhex(a), bytes.fromhex(b)) for p, a, b in kept["keys"]}
+        client._received = {peer: (int(seed, 16), int(key, 16)) for peer, seed, key in kept["received"]}
+        client._has_revealed = has_revealed
+        return client
 
     def public_keys(self) -> PublicKeys:
         """Step 1."""
@@ -115,6 +132,8 @@ class SecureClient:
 
     def masked(self, vector: Vector) -> Vector:
         """Step 3: the upload. Clients from which no shares came have no common mask."""
+        if len(self._received) < self.threshold:
+            raise SecureSumError(f"{len(self._received)} clients sent shares, but the threshold is {self.threshold}.")
         result = field_sum(vector, mask(self._seed, len(vector)))
         for peer in self._received:
             if peer != self.number:
@@ -124,7 +143,7 @@ class SecureClient:
 
     def reveal(self, uploaded: Iterable[int]) -> Revealed:
         """Step 4, once per round: a client that answered twice could reveal both secrets of another one."""
-        alive = set(uploaded)
+        alive = set(uploaded) & self._received.keys()
         if self._has_revealed:
             raise SecureSumError("The server has asked twice for shares.")
         if len(alive) < self.threshold:
@@ -151,7 +170,7 @@ def unmasked_total(
     if len(uploads) < threshold or len(revealed) < threshold:
         raise SecureSumError(
             f"privacy.secure_sum: {len(uploads)} clients uploaded and {len(revealed)} helped to remove the masks, but "
-            f"{threshold} are needed (privacy.threshold). The total stays secret."
+            f"{threshold} are needed (privacy.threshold); the total stays secret"
         )
     size = len(next(iter(uploads.values())))
     total = mask(bytes(32), size) * 0
@@ -176,18 +195,73 @@ def _first(shares: Mapping[int, int], threshold: int) -> dict[int, int]:
     return dict(sorted(shares.items())[:threshold])
 
 
+class SecureServer:
+    """The server in one round: it passes on keys and shares, and adds. Whatever a client sends is checked first."""
+
+    def __init__(self, round: int, threshold: int) -> None:
+        self.round, self.threshold = round, threshold
+        self.keys: dict[int, PublicKeys] = {}
+        self.sent: dict[int, Mapping[int, bytes]] = {}
+        self.uploads: dict[int, Vector] = {}
+        self.revealed: dict[int, Revealed] = {}
+
+    def take_keys(self, client: int, keys: PublicKeys) -> None:
+        """Step 1. A key that another client has, or with which no secret is possible, would stop all clients."""
+        try:
+            for key in keys:
+                _derived(X25519PrivateKey.generate(), key, b"")
+        except ValueError:
+            raise SecureSumError("its public keys cannot be used") from None
+        if any(keys.masks == other.masks for other in self.keys.values()):
+            raise SecureSumError("another client has the same public key")
+        self.keys[client] = keys
+
+    def take_shares(self, client: int, messages: Mapping[int, bytes]) -> None:
+        """Step 2: the encrypted shares of a client, by receiver."""
+        if messages.keys() != self.keys.keys() - {client}:
+            raise SecureSumError("its shares are not for the other clients of the round")
+        self.sent[client] = messages
+
+    def shares_for(self, client: int) -> dict[int, bytes]:
+        """Step 2: what the other clients sent to this one, by sender."""
+        return {sender: messages[client] for sender, messages in self.sent.items() if sender != client}
+
+    def take_revealed(self, client: int, revealed: Revealed) -> None:
+        """Step 4: the shares that a client reveals, after all uploads."""
+        if revealed.seeds.keys() != self.uploads.keys() or revealed.keys.keys() != self.sent.keys() - self.uploads:
+            raise SecureSumError("it reveals other shares than those that are needed")
+        self.revealed[client] = revealed
+
+    def require(self, clients: int, what: str) -> None:
+        """Raise an error if too few clients are left."""
+        if clients < self.threshold:
+            raise SecureSumError(
+                f"privacy.secure_sum: {clients} clients {what}, but {self.threshold} are needed (privacy.threshold)"
+            )
+
+    def total(self) -> Vector:
+        """The total of the uploads, after step 4."""
+        try:
+            return unmasked_total(self.keys, self.sent, self.uploads, self.revealed, self.round, self.threshold)
+        except ValueError as problem:
+            raise SecureSumError(f"privacy.secure_sum: the masks cannot be removed: {problem}.") from None
+
+
 def secure_total(vectors: Mapping[int, Vector], clients: Iterable[int], round: int, threshold: int) -> Vector:
     """A complete round with all parties in this process. `clients`: all that began; those without a vector dropped out.
 
     Masks cancel exactly, so the total does not depend on the secrets that were drawn.
     """
     parties = {number: SecureClient(number, round, threshold) for number in sorted(clients)}
-    keys = {number: party.public_keys() for number, party in parties.items()}
-    messages = {number: party.shares(keys) for number, party in parties.items()}
+    server = SecureServer(round, threshold)
     for number, party in parties.items():
-        party.receive({sender: sent[number] for sender, sent in messages.items() if sender != number})
-    uploads = {number: parties[number].masked(vector) for number, vector in vectors.items()}
-    if len(uploads) < threshold:
-        return unmasked_total(keys, parties, uploads, {}, round, threshold)
-    revealed = {number: parties[number].reveal(uploads) for number in uploads}
-    return unmasked_total(keys, parties, uploads, revealed, round, threshold)
+        server.take_keys(number, party.public_keys())
+    for number, party in parties.items():
+        server.take_shares(number, party.shares(server.keys))
+    for number, party in parties.items():
+        party.receive(server.shares_for(number))
+    server.uploads = {number: parties[number].masked(vector) for number, vector in vectors.items()}
+    if len(server.uploads) >= threshold:
+        for number in server.uploads:
+            server.take_revealed(number, parties[number].reveal(server.uploads))
+    return server.total()

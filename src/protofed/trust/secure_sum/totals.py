@@ -20,7 +20,7 @@ from protofed.methods.fedproto import Bank, FedProto
 from protofed.methods.fedrod import FedROD
 from protofed.plugins import origin_of
 from protofed.prototypes import Prototypes, safe_divide
-from protofed.trust.secure_sum.field import LARGEST, MOST_CLIENTS, from_field, to_field
+from protofed.trust.secure_sum.field import LARGEST, MOST_CLIENTS, Vector, from_field, to_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,12 +69,29 @@ def summed_upload(
             "Install it: pip install 'protofed[privacy]'"
         ) from None
     numbers = sorted(clients)
-    if len(numbers) > MOST_CLIENTS:
-        raise UserError(f"privacy.secure_sum: got {len(numbers):,} clients per round; use {MOST_CLIENTS:,} or fewer.")
-    needed = max(1, math.ceil(threshold * len(numbers)))
-    vectors = {upload.client: to_field(_vector(method, upload)) for upload in uploads}
-    total = torch.from_numpy(from_field(secure_total(vectors, numbers, round, needed)))
-    return _upload_of(method, uploads[0], total)
+    vectors = {upload.client: upload_vector(method, upload) for upload in uploads}
+    total = secure_total(vectors, numbers, round, needed_clients(threshold, len(numbers)))
+    return upload_of_total(method, uploads[0], total)
+
+
+def needed_clients(threshold: float, clients: int) -> int:
+    """The number of clients that must upload, of all that take part in a round."""
+    if clients > MOST_CLIENTS:
+        raise UserError(f"privacy.secure_sum: got {clients:,} clients per round; use {MOST_CLIENTS:,} or fewer.")
+    return max(1, math.ceil(threshold * clients))
+
+
+def upload_vector(method: AnyMethod, upload: Upload[Any]) -> Vector:
+    """What a client adds to the total, as elements of the field."""
+    return to_field(_vector(method, upload))
+
+
+def summed_numbers(method: AnyMethod, message: Any) -> int:
+    """The length of the vector of an upload like this one."""
+    if isinstance(method, FedProto):
+        classes, _, dim = message.prototypes.mean.shape
+        return int(classes * (dim + 2))
+    return int(sum(value.numel() for value in message.params.values())) + 2
 
 
 def _vector(method: AnyMethod, upload: Upload[Any]) -> np.ndarray:
@@ -99,8 +116,9 @@ def _in_a_row(*parts: Tensor) -> np.ndarray:
     return torch.cat([part.flatten() for part in parts]).numpy()
 
 
-def _upload_of(method: AnyMethod, like: Upload[Any], total: Tensor) -> Upload[Any]:
-    """The mean from the total, in the form of a client's upload."""
+def upload_of_total(method: AnyMethod, like: Upload[Any], summed: Vector) -> Upload[Any]:
+    """The mean from the total of the field's elements, in the form of a client's upload."""
+    total = torch.from_numpy(from_field(summed))
     if isinstance(method, FedProto):
         shape = like.message.prototypes.mean.shape
         classes, dim = shape[0], shape[2]
