@@ -1,11 +1,12 @@
 """What a deployment costs: a federation of three clients over loopback, next to the same run on the local engine.
 
-    python benchmarks/deploy.py [--json FILE] [--rounds N]
+    python benchmarks/deploy.py [--json FILE] [--rounds N] [--secure]
 
 Two federations with TLS and authentication run one after the other: FedProto with a small net, which sends little, and
 FedAvg with a large one. All processes are real (SuperLink, SuperNodes, the apps of each message). Measured are seconds
 and CPU seconds per round, the bytes that pass between each client and the server (counted by a proxy in between), and
-the memory of each process. CPU seconds and bytes hardly depend on what else runs on the machine; seconds do.
+the memory of each process. CPU seconds and bytes hardly depend on what else runs on the machine; seconds do. With
+--secure the two federations are FedProto without and with secure sums.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ WORKLOADS = {
     "fedproto": ["net.hidden=[64]"],
     "fedavg": ["method.name=fedavg", "net.hidden=[1024, 256]"],
 }
+SECURE = {"fedproto": WORKLOADS["fedproto"], "fedproto-secure": [*WORKLOADS["fedproto"], "privacy.secure_sum=true"]}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -152,10 +154,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--rounds", type=int, default=6, help="rounds per federation; the first one is not counted")
+    parser.add_argument("--secure", action="store_true", help="measure what secure sums cost")
     arguments = parser.parse_args()
+    workloads = SECURE if arguments.secure else WORKLOADS
     before = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="protofed-deploy-") as folder:
-        results = {method: measure(method, sets, arguments.rounds, Path(folder)) for method, sets in WORKLOADS.items()}
+        results = {method: measure(method, sets, arguments.rounds, Path(folder)) for method, sets in workloads.items()}
     machine = {"processor": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
     content = {"machine": machine, "load": {"before": before, "after": os.getloadavg()}, "methods": results}
     for method, result in results.items():

@@ -16,6 +16,7 @@ from deployed import Federation, assert_same_rounds, federation, until
 from protofed.deploy.certificates import write_authority, write_client_key
 from protofed.deploy.flower_commands import flower_environment, flower_program
 from protofed.deploy.processes import Child, descendants, end_processes, free_port
+from protofed.deploy.secure_client import SECRETS_FILE
 from protofed.experiment.config import Config
 from protofed.experiment.run import run
 
@@ -24,9 +25,9 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 DIGITS = str(RECIPES / "digits-n3.toml")
 
 
-def local_rounds(file: str, clients: int, rounds: int) -> list[dict]:
+def local_rounds(file: str, clients: int, rounds: int, *sets: str) -> list[dict]:
     """The rows of `protofed run` with the same seed and clients."""
-    return run(Config.load(file, [f"data.clients={clients}", f"run.rounds={rounds}"])).rounds
+    return run(Config.load(file, [f"data.clients={clients}", f"run.rounds={rounds}", *sets])).rounds
 
 
 def refusal(made: Federation, *words: str) -> str:
@@ -77,6 +78,28 @@ def test_a_federation_with_tls_and_keys_equals_a_local_run_and_refuses_strangers
         assert "round 2: 3 of 3" in made.do("logs", made.path, "server")
         logs = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".log", ".out"))
         assert b"PRIVATE" not in logs
+
+
+def test_secure_sums_equal_those_of_a_local_run(tmp_path):
+    """Four messages per round and client, each in a process of its own that finds the secrets in the client's store."""
+    secure = "privacy.secure_sum=true"
+    with federation(
+        tmp_path / "D", DIGITS, "--clients", "a,b,c", "--tls", "--auth", "--set", secure, port=free_port()
+    ) as made:
+        assert "require_secure_sum = true" in (made.client("a") / "policy.toml").read_text()
+        up = made.start("up", made.path, "--rounds", "2")
+        assert up.ends() == 0, up.text()
+        made.is_gone()
+        assert "round 2: 3 of 3 clients answered" in up.text()
+        assert_same_rounds(made.rounds(), local_rounds(DIGITS, 3, 2, secure))
+        assert [row["void"] for row in made.rounds()] == [False, False]
+        for name in "abc":
+            sent = json.loads(made.do("sent", made.client(name), "--json"))
+            kinds = [message["kind"] for message in sent if message["round"] == 0]
+            assert kinds[:4] == ["keys", "shares", "train", "reveal"]
+            uploads = [message for message in sent if message["kind"] == "train"]
+            assert {tensor["name"] for message in uploads for tensor in message["tensors"]} == {"masked"}
+        assert not list(made.path.rglob(SECRETS_FILE))
 
 
 def test_the_recipe_on_mnist_equals_a_local_run(tmp_path, mnist_root):
