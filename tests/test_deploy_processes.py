@@ -87,6 +87,7 @@ def test_secure_sums_equal_those_of_a_local_run(tmp_path):
         tmp_path / "D", DIGITS, "--clients", "a,b,c", "--tls", "--auth", "--set", secure, port=free_port()
     ) as made:
         assert "require_secure_sum = true" in (made.client("a") / "policy.toml").read_text()
+        assert sorted(path.name for path in (made.client("a") / "peers").iterdir()) == ["b.pub", "c.pub"]
         up = made.start("up", made.path, "--rounds", "2")
         assert up.ends() == 0, up.text()
         made.is_gone()
@@ -97,6 +98,8 @@ def test_secure_sums_equal_those_of_a_local_run(tmp_path):
             sent = json.loads(made.do("sent", made.client(name), "--json"))
             kinds = [message["kind"] for message in sent if message["round"] == 0]
             assert kinds[:4] == ["keys", "shares", "train", "reveal"]
+            keys = next(message for message in sent if message["kind"] == "keys")
+            assert [tensor["name"] for tensor in keys["tensors"]] == ["keys", "signatures"]
             uploads = [message for message in sent if message["kind"] == "train"]
             assert {tensor["name"] for message in uploads for tensor in message["tensors"]} == {"masked"}
         assert not list(made.path.rglob(SECRETS_FILE))

@@ -11,6 +11,7 @@ import torch
 from flwr.app import Message
 
 from grid import NAMES, LocalGrid, altered, call, deploy, federate, toy_config, without_time, write_toml
+from protofed.deploy.certificates import write_client_key
 from protofed.deploy.client_store import ClientStore
 from protofed.deploy.client_work import ClientWork
 from protofed.deploy.ledger import read_ledger
@@ -20,6 +21,7 @@ from protofed.errors import ConfigError, UserError
 from protofed.experiment.config import Config
 from protofed.messages import flatten as flat
 from protofed.trust.secure_sum.field import PRIME
+from protofed.trust.secure_sum.protocol import SecureClient
 from protofed.trust.secure_sum.totals import summed_upload
 from toys import played, runner_of
 
@@ -390,3 +392,75 @@ def test_a_masked_upload_is_uniform():
     ):
         with pytest.raises(ValueError, match="its masked upload"):
             unpack_vector({"masked": wrong}, 3)
+
+
+# ---- signed keys ----
+
+
+def introduce(root):
+    """Keys for all clients, as `protofed deploy init --auth` writes them."""
+    (root / "server" / "keys").mkdir()
+    for name in NAMES:
+        folder = root / "clients" / name
+        write_client_key(folder / "client.key", folder / "client.pub")
+        (root / "server" / "keys" / f"{name}.pub").write_bytes((folder / "client.pub").read_bytes())
+        for other in NAMES:
+            if other != name:
+                (root / "clients" / other / "peers").mkdir(exist_ok=True)
+                (root / "clients" / other / "peers" / f"{name}.pub").write_bytes((folder / "client.pub").read_bytes())
+
+
+def test_signed_keys_are_passed_on_and_believed(tmp_path):
+    deploy(tmp_path, secure(rounds=1))
+    introduce(tmp_path)
+    (row,) = federate(tmp_path).rounds
+    assert row["rejected"] == {}
+    assert row["void"] is False
+
+
+def test_a_client_with_another_key_is_left_out_and_stops_nobody(tmp_path):
+    deploy(tmp_path, secure(rounds=1))
+    introduce(tmp_path)
+    write_client_key(tmp_path / "clients" / "b" / "client.key", tmp_path / "clients" / "b" / "client.pub")
+    (row,) = federate(tmp_path).rounds
+    assert row["rejected"] == {"1": "keys: its keys are not signed with the key that is registered for it"}
+    assert row["void"] is False
+
+
+def test_a_server_that_puts_its_own_keys_in_place_of_a_clients_gets_no_shares(tmp_path):
+    """Without signatures client a cannot notice it, and would send shares that the server can decrypt."""
+    deploy(tmp_path, secure(rounds=1))
+    introduce(tmp_path)
+    grid, answers = LocalGrid(tmp_path), []
+
+    def deceive(folder, message):
+        tensors, figures = record_tensors(message.content), record_figures(message.content)
+        false = tensors["secure/keys"].clone()
+        false[1] = torch.frombuffer(bytearray(b"".join(SecureClient(1, 0, 2).public_keys())), dtype=torch.uint8)
+        node = message.metadata.dst_node_id
+        wrong = [
+            ({**tensors, "secure/keys": false}, figures["secure"]),
+            (tensors, {**figures["secure"], "names": ["a", "c", "b"]}),  # of another client
+            (tensors, {**figures["secure"], "names": ["a", "c", "c"]}),  # one client twice
+            (tensors, {**figures["secure"], "names": ["a", "x", "c"]}),  # of nobody
+            ({"secure/keys": tensors["secure/keys"]}, {**figures["secure"], "signatures": []}),
+        ]
+        for changed_tensors, changed_figures in wrong:
+            content = to_records(changed_tensors, {**figures, "secure": changed_figures})
+            answers.append(called(folder, Message(content, node, "query.shares")))
+        (folder / "peers").rename(folder / "nobody")
+        answers.append(called(folder, Message(to_records(wrong[0][0], figures), node, "query.shares")))
+
+    asked(grid, "query.shares", "a", deceive)
+    federate(tmp_path, grid)
+    reasons = [answer.error.reason if answer.has_error() else "" for answer in answers]
+    assert ["not signed by a client that it knows" in reason for reason in reasons] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert ["names and signatures of all clients" in reason for reason in reasons][2:5] == [True, False, True]
+    assert reasons[-1] == ""

@@ -15,6 +15,8 @@ from protofed.errors import UserError
 
 NETWORK_FILE = "network.toml"
 """How a server listens, or where a client finds it."""
+PEERS_FOLDER = "peers"
+"""In a client's folder: NAME.pub of every other client, if keys of secure sums are signed."""
 RUNNING_FILE = "running.json"
 """The processes of a server or client, while they run."""
 

@@ -20,7 +20,14 @@ from protofed.deploy.certificates import (
     write_server_certificate,
 )
 from protofed.deploy.client_data import read_client_data, write_balanced, write_client_data
-from protofed.deploy.deployment import NETWORK_FILE, Deployment, ServerNetwork, must_be_empty, server_network
+from protofed.deploy.deployment import (
+    NETWORK_FILE,
+    PEERS_FOLDER,
+    Deployment,
+    ServerNetwork,
+    must_be_empty,
+    server_network,
+)
 from protofed.deploy.handouts import (
     APP,
     APP_MODULES,
@@ -208,6 +215,8 @@ def _write_files(new: Deployment, path: Path, plan: Plan, members: Members | Non
         (new.client(name) / "README.md").write_text(
             client_readme(name, target.name, plan.config.data.target, target.exists(), kinds)
         )
+    if plan.auth and plan.config.privacy.secure_sum:
+        _introduce_clients(new, plan.names)
     hosts = plan.hosts or LOCAL_HOSTS
     (new.path / "README.md").write_text(folder_readme(path, plan.names, plan.network, hosts))
 
@@ -254,6 +263,15 @@ def _write_client(new: Deployment, path: Path, plan: Plan, name: str, position: 
         write_client_key(folder / "client.key", folder / "client.pub")
         shutil.copyfile(folder / "client.pub", new.server / "keys" / f"{name}.pub")
     _write_examples(folder, "client", path / "clients" / name, plan.port)
+
+
+def _introduce_clients(new: Deployment, names: Sequence[str]) -> None:
+    """Give every client the public keys of the others, with which they sign the keys of secure sums."""
+    for name in names:
+        (new.client(name) / PEERS_FOLDER).mkdir()
+        for other in names:
+            if other != name:
+                shutil.copyfile(new.client(other) / "client.pub", new.client(name) / PEERS_FOLDER / f"{other}.pub")
 
 
 def _write_examples(folder: Path, kind: str, final: Path, port: int) -> None:

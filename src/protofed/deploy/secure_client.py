@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from protofed.core import Upload
 from protofed.deploy.client_work import FORGETTABLE, ClientWork, Reply, identity_of
-from protofed.deploy.deployment import replace_file
+from protofed.deploy.deployment import PEERS_FOLDER, replace_file
 from protofed.deploy.secure_wire import (
     MESSAGE_BYTES,
     pack_keys,
@@ -26,10 +26,11 @@ from protofed.deploy.secure_wire import (
     unpack_keys,
     unpack_rows,
 )
+from protofed.deploy.signed_keys import SIGNATURE_BYTES, is_signed, sign_keys, signed_text
 from protofed.engines.flower.wire import content_hash
 from protofed.messages import unflatten
 from protofed.trust.secure_sum.field import SecureSumError
-from protofed.trust.secure_sum.protocol import Revealed, SecureClient
+from protofed.trust.secure_sum.protocol import PublicKeys, Revealed, SecureClient
 from protofed.trust.secure_sum.totals import needed_clients, upload_vector
 
 if TYPE_CHECKING:
@@ -108,7 +109,13 @@ class SecureSteps:
     def _keys(self, kept: dict[str, Any], *_: Any) -> Answer:
         """Step 1. A client with a policy that forbids the upload does not begin."""
         self.work.data_to_upload(self.task)
-        return pack_keys({self.task["number"]: self._client(kept).public_keys()})
+        number, keys, private = self.task["number"], self._client(kept).public_keys(), self.work.folder / "client.key"
+        tensors, figures = pack_keys({number: keys})
+        if private.is_file():
+            text = signed_text(self.task, self.work.settings.name, number, keys)
+            signed = pack_rows("signatures", {number: sign_keys(private, text)})
+            tensors, figures = tensors | signed[0], figures | signed[1]
+        return tensors, figures
 
     def _shares(self, kept: dict[str, Any], secure: MessageFigures, relayed: Mapping[str, Tensor], *_: Any) -> Answer:
         """Step 2. The threshold must be at least what the experiment file asks for."""
@@ -116,9 +123,32 @@ class SecureSteps:
             client, keys = self._client(kept), unpack_keys(relayed, secure)
             if client.threshold < needed_clients(self.work.config.privacy.threshold, len(keys)):
                 raise SecureSumError(f"the server wants a total of {client.threshold} of {len(keys)} clients only")
+            self._check_signatures(keys, secure, relayed)
             messages = client.shares(keys)
             kept |= {"messages": [[peer, text.hex()] for peer, text in messages.items()], "secrets": client.secrets()}
         return pack_rows("shares", {peer: bytes.fromhex(text) for peer, text in kept["messages"]})
+
+    def _check_signatures(
+        self, keys: Mapping[int, PublicKeys], secure: MessageFigures, relayed: Mapping[str, Tensor]
+    ) -> None:
+        """Raise an error if the server passed on a key that is not of the client whose name it gives.
+
+        A client without the public keys of the others (no folder `peers`) has to believe the server.
+        """
+        peers = self.work.folder / PEERS_FOLDER
+        if not peers.is_dir():
+            return
+        public = {path.stem: path for path in peers.glob("*.pub")}
+        signatures = unpack_rows("signatures", relayed, secure, SIGNATURE_BYTES)
+        names: Any = secure.get("names")
+        if not isinstance(names, list) or len(set(map(str, names))) < len(keys) or signatures.keys() != keys.keys():
+            raise SecureSumError("the server does not pass on the names and signatures of all clients")
+        for (number, key), name in zip(keys.items(), names, strict=True):
+            if number == self.task["number"]:
+                continue  # `SecureClient.shares` compares its own keys
+            text = signed_text(self.task, str(name), number, key)
+            if name not in public or not is_signed(public[name], text, signatures[number]):
+                raise SecureSumError(f"the keys of client {number} are not signed by a client that it knows")
 
     def _train(
         self,

@@ -20,6 +20,7 @@ from protofed.deploy.secure_wire import (
     unpack_rows,
     unpack_vector,
 )
+from protofed.deploy.signed_keys import SIGNATURE_BYTES, is_signed, signed_text
 from protofed.engines.engine import ORDINARY, Report, RoundPlan, hold_in_memory
 from protofed.engines.flower.client_answers import one_line, report_of
 from protofed.engines.flower.exchange import Exchange, Parcel
@@ -30,8 +31,10 @@ from protofed.trust.secure_sum.totals import needed_clients, summed_numbers, upl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from protofed.core import Upload
+    from protofed.trust.secure_sum.protocol import PublicKeys
 
     Take = Callable[[int, Parcel], None]
 
@@ -42,6 +45,8 @@ class SecureRemote(Remote):
     """Sees the figures of each client and the total of their uploads. `threshold`: the share that must upload."""
 
     threshold = 1.0
+    keys: Path | None = None
+    """The folder with the public keys of clients, if these authenticate: they sign their keys for the sum."""
     server: SecureServer
     attempt = ""
 
@@ -54,12 +59,14 @@ class SecureRemote(Remote):
 
     def _trained(self, round: int, tasks: dict[int, Parcel]) -> Exchange:
         """Steps 1 to 3. Only clients that have completed a step take part in the next one."""
-        server, failures = self.server, dict[int, str]()
+        server, failures, signatures = self.server, dict[int, str](), dict[int, bytes]()
 
         def take_keys(number: int, answer: Parcel) -> None:
             keys = unpack_keys(*answer)
             if set(keys) != {number}:
                 raise ValueError("it sent other keys than its own")
+            if self.keys:  # a wrong signature would stop all other clients
+                signatures.update(self._signature(number, keys[number], answer))
             server.take_keys(number, keys[number])
 
         def take_shares(number: int, answer: Parcel) -> None:
@@ -67,7 +74,7 @@ class SecureRemote(Remote):
 
         failures |= self._step("keys", round, tasks, lambda number: Parcel({}, {}), take_keys)
         if self._are_enough(server.keys, failures):
-            keys = Parcel(*pack_keys(server.keys))
+            keys = self._relayed_keys(signatures)
             failures |= self._step("shares", round, server.keys, lambda number: keys, take_shares)
         if not self._are_enough(server.sent, failures):
             return Exchange(tasks, failures=failures)
@@ -78,6 +85,28 @@ class SecureRemote(Remote):
         exchange = self.post.exchange(round, training)
         exchange.failures = failures | exchange.failures
         return exchange
+
+    def _signature(self, number: int, keys: PublicKeys, answer: Parcel) -> dict[int, bytes]:
+        """The signature of a client's keys; an error (ValueError) if it is not that of the registered key."""
+        signature = unpack_rows("signatures", *answer, SIGNATURE_BYTES)
+        task = self._with_secrets(self._parcel("keys", self.server.round, number, {}), Parcel({}, {})).figures
+        name = self.post.names[number]
+        text = signed_text(task, name, number, keys)
+        if self.keys is None or set(signature) != {number}:
+            raise ValueError("its keys are not signed")
+        if not is_signed(self.keys / f"{name}.pub", text, signature[number]):
+            raise ValueError("its keys are not signed with the key that is registered for it")
+        return signature
+
+    def _relayed_keys(self, signatures: Mapping[int, bytes]) -> Parcel:
+        """The keys of all clients, with their names and signatures if there are any."""
+        tensors, figures = pack_keys(self.server.keys)
+        content: dict[str, Any] = dict(figures)
+        if self.keys:
+            signed = pack_rows("signatures", {number: signatures[number] for number in self.server.keys})
+            tensors, content = tensors | signed[0], content | signed[1]
+            content["names"] = [self.post.names[number] for number in self.server.keys]
+        return Parcel(tensors, content)
 
     def _are_enough(self, clients: Iterable[int], failures: dict[int, str]) -> bool:
         """Whether enough clients are left to go on; otherwise all of them have failed."""

@@ -158,7 +158,8 @@ def _engine(
     if not config.privacy.secure_sum:
         return Remote(*parts)
     engine = SecureRemote(*parts)
-    engine.threshold = config.privacy.threshold
+    engine.threshold, keys = config.privacy.threshold, enrolment.file.parent / "keys"
+    engine.keys = keys if any(keys.glob("*.pub")) else None
     return engine
 
 
