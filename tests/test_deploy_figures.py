@@ -58,3 +58,21 @@ def test_the_wire_carries_the_uploads_and_a_fixed_part():
 def test_the_page_says_how_busy_the_machine_was():
     load = max(KEPT["load"]["before"][0], KEPT["load"]["after"][0])
     assert re.search(rf"load\s+average of up to {load:.0f}\b", SECTION)
+
+
+def test_the_cost_of_secure_sums_is_that_of_the_kept_figures():
+    kept = json.loads((TOP / "docs" / "results" / "data" / "deploy_secure.json").read_text(encoding="utf-8"))
+    page = (TOP / "docs" / "privacy.md").read_text(encoding="utf-8")
+    plain, secure = (kept["methods"][method] for method in ("fedproto", "fedproto-secure"))
+    for name, key, form in (
+        ("CPU seconds per round, all processes", "cpu_seconds", ".0f"),
+        ("bytes per round from clients, on the wire", "wire_up", ",.0f"),
+        ("bytes per round to clients, on the wire", "wire_down", ",.0f"),
+    ):
+        cells = " | ".join(format(median(result[key]), form) for result in (plain, secure))
+        assert f"| {name} | {cells} |" in page
+    seconds = " | ".join(f"{median(result['seconds'][1:]):.0f}" for result in (plain, secure))
+    assert f"| seconds per round | {seconds} |" in page
+    assert f"| bytes per round in uploads | {plain['up_bytes']:,.0f} | {secure['up_bytes']:,.0f} |" in page
+    load = max(kept["load"]["before"][0], kept["load"]["after"][0])
+    assert re.search(rf"load average of up\s+to {load:.0f}\b", page)
