@@ -200,6 +200,14 @@ def test_nothing_phones_home_and_every_part_has_its_own_home(folder):
         (["--clients", "a,b", "--data", "a=missing.npz"], "There is no file missing.npz"),
         (["--clients", "2", "--tls", "--host", "bad host"], "must be a host name or an IP address"),
         (["--clients", "2", "--host", "example.org:80"], "without a port"),
+        (
+            ["--clients", "2", "--set", "privacy.secure_sum=true", "--set", "trust.prototypes=median"],
+            'cannot be used with the rule "median"',
+        ),
+        (
+            ["--clients", "2", "--set", "privacy.secure_sum=true", "--set", "attack.share=0.2"],
+            "the server sees no upload that an attacker could have changed",
+        ),
     ],
 )
 def test_mistakes_are_explained_and_leave_nothing_behind(words, message, tmp_path, monkeypatch):

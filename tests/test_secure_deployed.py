@@ -33,7 +33,7 @@ STEPS = ("query.keys", "query.shares", "train", "query.reveal")
 DEADLINE = {"round_seconds": 5.0}
 
 
-def secure(method="fedproto", rounds=2, **sections):
+def secure(method="fedproto", /, rounds=2, **sections):
     return toy_config(method, rounds, **{"privacy": SECURE, **sections})
 
 
@@ -42,10 +42,20 @@ def gone(message, reply):
     return []
 
 
-@pytest.mark.parametrize("method", ["fedproto", "fedavg", pytest.param("fedrep", marks=pytest.mark.slow)])
-def test_the_rounds_are_those_of_the_simulator(tmp_path, method):
+SLOW = {
+    "fedproto": {"run": {"sample": 2}, "system": {"slow": 0.5}, "train": {"epochs": 3}},
+    "fedavg": {"method": {"weights": "equal"}},
+    **{name: {} for name in ("fedrep", "fedprox", "fedper", "fedbabu", "fedrod", "ditto")},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "sections"),
+    [("fedproto", {}), ("fedavg", {}), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW.items())],
+)
+def test_the_rounds_are_those_of_the_simulator(tmp_path, method, sections):
     """Bit for bit: the same numbers are quantised and added, and masks cancel exactly."""
-    table = secure(method, 2)
+    table = secure(method, **sections)
     members = deploy(tmp_path, table)
     ours, expected = federate(tmp_path), played(Config.of(table), members)
     assert without_time(ours.rounds) == without_time(expected.rounds)
@@ -353,7 +363,7 @@ def test_a_repeated_round_needs_the_same_clients(tmp_path):
 )
 def test_what_a_simulation_refuses_a_deployment_refuses_with_the_same_sentence(tmp_path, sections):
     table = secure(**sections)
-    with pytest.raises(ConfigError) as simulated:
+    with pytest.raises(ConfigError, match=r"privacy\.secure_sum: ") as simulated:
         Config.of(table)
     deploy(tmp_path, secure())
     for part in ("server", "clients/a"):
