@@ -4,7 +4,7 @@
 
 MNIST, 20 clients with 100 training images each, 20 rounds, one seed. First sign flips by 0 to 40 % of the clients, for
 every rule and method, then the other attacks by 30 %. Runs that the JSON file already has are not repeated, so that the
-benchmark can be stopped and started again. About 90 CPU minutes in total, 9 s per run. `--write` runs nothing: it
+benchmark can be stopped and started again. About 130 CPU minutes in total, 13 s per run. `--write` runs nothing: it
 writes the tables and the figure of the page from the finished runs.
 """
 

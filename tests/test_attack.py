@@ -146,6 +146,10 @@ def test_what_attacks_want():
 # ---- the page of results ----
 
 
+ROBUST = ("geometric_median", "multi_krum")
+MILD = ("random", "label_flip")
+
+
 def test_the_page_of_results_is_that_of_the_kept_runs():
     """Its tables follow from the kept runs, and its sentences about the geometric median hold for them."""
     script = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "attacks.py"))
@@ -156,7 +160,7 @@ def test_the_page_of_results_is_that_of_the_kept_runs():
     lost = {row[2].strip(" `"): [float(cell) for cell in row[3:5]] for row in rows}
     assert min(lost["mean"]) > 10
     assert max(lost["geometric_median"]) < 2
-    sentences = page.partition("## What the finished runs show")[2].partition("\n## ")[0]
+    sentences = page.partition("## What the runs show")[2].partition("\n## ")[0]
 
     def shown(name: str) -> str:
         return f"{script['honest'](kept[name], 'head'):.1f}"
@@ -175,8 +179,27 @@ def test_the_page_of_results_is_that_of_the_kept_runs():
         "iid fedavg sign_flip 0 krum",
         "iid fedavg sign_flip 0 mean",
         "iid protomargin sign_flip 0.3 mean",
+        "iid fedavg sign_flip 0.1 mean",
+        *(f"{partition} fedavg sign_flip 0.4 {rule}" for partition in ("iid", "nway") for rule in ROBUST),
+        *(f"nway fedavg sign_flip 0 {rule}" for rule in ("krum", "mean", "median", "trimmed_mean")),
+        "iid fedproto scale 0.3 mean",
+        *(f"nway {method} little 0.3 {rule}" for method in ("fednh", "fedavg") for rule in ("mean", ROBUST[0])),
     ):
         assert shown(cell) in sentences, cell
+
+    def success(name: str, way: str = "head") -> str:
+        return f"{100 * kept[name]['success'][way]:.0f}"
+
+    backdoors = ("iid fedavg", "iid mpfedcl")
+    pairs = [[success(f"{who} backdoor 0.3 {rule}") for who in backdoors] for rule in ("mean", ROBUST[0], "median")]
+    pairs.append([success(f"nway {who} backdoor 0.3 multi_krum") for who in ("fedavg", "mpfedcl")])
+    assert pairs == [["52", "98"], ["40", "96"], ["2", "2"], ["98", "100"]], "the sentence about backdoors"
+    swaps = [success(f"iid mpfedcl swap 0.3 {rule}", "prototype") for rule in ("mean", "clip", ROBUST[0])]
+    assert swaps == ["31", "51", "34"], "the sentence about swapped prototypes"
+    for method in script["METHODS"]:
+        for partition in ("iid", "nway"):
+            clean = float(shown(f"{partition} {method} sign_flip 0 mean"))
+            assert all(clean - float(shown(f"{partition} {method} {kind} 0.3 mean")) < 5 for kind in MILD)
     for method in ("fedavg", "fednh", "mpfedcl"):
         assert max(float(shown(f"{partition} {method} sign_flip 0.3 mean")) for partition in ("iid", "nway")) < 11
     assert kept["nway mpfedcl sign_flip 0.3 capped"]["rejected"] == 20 * 6
