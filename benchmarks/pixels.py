@@ -135,6 +135,16 @@ def megabytes(title: str) -> dict[str, float]:
     }
 
 
+def table_row(row: dict[str, Any]) -> str:
+    """A row of the table of docs/performance.md."""
+    times, memory = row["milliseconds"], row["megabytes"]
+    ratio = f"{times['training'] / times['plain']:.2f}"
+    numbers = [f"{times['training']:.1f}", f"{times['plain']:.1f}", ratio, f"{times['inference']:.1f}"]
+    numbers += [f"{memory[work]:.1f}" for work in ("training", "plain", "inference")]
+    name, _, options = row["net"].partition(", ")
+    return f"| `{name}`, `{options}` ({row['parameters']:,}) | {' | '.join(numbers)} |"
+
+
 def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[1:2] == ["--peak"]:
@@ -153,12 +163,7 @@ def main() -> None:
         parameters = sum(torch.Size(net.shapes[name]).numel() for name in net.trainable)
         times, memory = milliseconds(title), megabytes(title)
         rows.append({"net": title, "parameters": parameters, "milliseconds": times, "megabytes": memory})
-        print(
-            f"| {title} | {parameters:,} | {times['training']:.1f} | {times['plain']:.1f} | "
-            f"{times['training'] / times['plain']:.2f} | {times['inference']:.1f} | {memory['training']:.1f} | "
-            f"{memory['plain']:.1f} | {memory['inference']:.1f} |",
-            flush=True,
-        )
+        print(table_row(rows[-1]), flush=True)
     if len(sys.argv) > 1:
         content = json.dumps({"versions": versions_and_processor(), "rows": rows}, indent=1)
         Path(sys.argv[1]).write_text(content + "\n", encoding="utf-8")

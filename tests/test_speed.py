@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -174,3 +175,10 @@ def test_the_kept_run_compared_equal_work():
     for found in KEPT["workloads"].values():
         assert len({tuple(work.values()) for work in found["work"].values()}) == 1
         assert all(len(times["train_wall"]) == KEPT["turns"] >= 3 for times in found["rounds"].values())
+
+
+def test_the_table_of_pixels_is_what_was_measured():
+    pixels = runpy.run_path(str(TOP / "benchmarks" / "pixels.py"))
+    kept = json.loads((TOP / "docs" / "results" / "data" / "pixels.json").read_text(encoding="utf-8"))
+    page = (TOP / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert "\n".join(map(pixels["table_row"], kept["rows"])) in page

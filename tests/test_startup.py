@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,3 +52,10 @@ def test_tsne_shows_its_progress_and_the_same_points(monkeypatch):
     assert len(shown) > 5
     assert shown[0][1:] == (1000, f"t-SNE of 40 points, step {shown[0][0]} of 1,000")
     assert out.getvalue() == ""
+
+
+def test_the_table_of_start_up_is_what_was_measured():
+    top = Path(__file__).parents[1]
+    script = runpy.run_path(str(top / "benchmarks" / "startup.py"))
+    kept = json.loads(script["KEPT"].read_text(encoding="utf-8"))
+    assert script["table"](kept) in (top / "docs" / "performance.md").read_text(encoding="utf-8")
