@@ -44,7 +44,7 @@ def measured(clients: int, size: int) -> dict[str, float]:
     messages = {}
     for number, peer in peers.items():  # only the shares for this client, so that not all peers compute all shares
         peer._keys = keys
-        about = f"protofed shares 0 {number} 0".encode()
+        about = f"protofed shares 0 {number} 0".encode() + peer._view()
         messages[number] = bytes(12) + peer._cipher(0).encrypt(bytes(12), bytes(2 * SHARE_BYTES), about)
     _, seconds = cpu(lambda: client.receive(messages))
     spent += seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 
 import numpy as np
@@ -341,17 +342,73 @@ def test_a_repeated_round_needs_the_same_clients(tmp_path):
     deploy(tmp_path, secure(rounds=2), **DEADLINE)
     grid = LocalGrid(tmp_path)
     expected = federate(tmp_path, grid)
-    (totals,) = (tmp_path / "clients" / "a").glob(f"store/*/{TOTALS_FILE}")
-    assert set(json.loads(totals.read_text())) == {"0", "1"}
-    for path in (tmp_path / "server" / "run" / "checkpoint").iterdir():
-        path.unlink()
-    rounds = tmp_path / "server" / "run" / "rounds.jsonl"
-    rounds.write_text("")
+    totals = json.loads((tmp_path / "clients" / "a" / TOTALS_FILE).read_text())
+    assert sorted(key.partition("round ")[2] for key in totals) == ["0", "0", "1", "1"]
+    lose_rounds(tmp_path)
     again = federate(tmp_path, LocalGrid(tmp_path, faults={("b", "train", 2): gone}), resume=True)
     assert without_time(again.rounds)[0] == without_time(expected.rounds)[0]
     assert again.rounds[1]["void"] is True
     log = (tmp_path / "server" / "server.log").read_text()
     assert "repeats a round with other clients" in log
+
+
+def lose_rounds(tmp_path):
+    """Let the server forget its run, as after a crash before the first checkpoint."""
+    for path in (tmp_path / "server" / "run" / "checkpoint").iterdir():
+        path.unlink()
+    (tmp_path / "server" / "run" / "rounds.jsonl").write_text("")
+
+
+def test_a_repeated_round_needs_the_same_message(tmp_path):
+    """The others would answer as before, so that the difference of the totals is that of two uploads of a."""
+    deploy(tmp_path, secure("fedavg", rounds=1), **DEADLINE)
+    federate(tmp_path, LocalGrid(tmp_path))
+    lose_rounds(tmp_path)
+    grid = LocalGrid(tmp_path)
+
+    def other_prototypes(folder, message):
+        tensors = record_tensors(message.content)
+        changed = {
+            name: t + 1 if name.startswith("down/") and t.is_floating_point() else t for name, t in tensors.items()
+        }
+        assert any(not torch.equal(changed[name], tensors[name]) for name in tensors)
+        message.content = to_records(changed, record_figures(message.content))
+
+    asked(grid, "train", "a", other_prototypes)
+    federate(tmp_path, grid, resume=True)
+    log = (tmp_path / "server" / "server.log").read_text()
+    assert "client a: rejected in round 1: the server repeats a round with other clients or another message" in log
+    (answer,) = [line for line in read_ledger(tmp_path / "clients" / "a") if line["kind"] == "train"]
+    assert answer["round"] == 0  # the one of the first time
+
+
+def test_an_upload_of_an_earlier_run_needs_the_same_clients(tmp_path):
+    """A run with the same seed has the same uploads: two totals over different clients could be compared."""
+    deploy(tmp_path, secure(rounds=1), **DEADLINE)
+    federate(tmp_path, LocalGrid(tmp_path))
+    shutil.rmtree(tmp_path / "server" / "run")
+    (row,) = federate(tmp_path, LocalGrid(tmp_path, faults={("c", "train", 1): gone})).rounds
+    assert row["void"] is True
+    assert "with other clients or another message" in (tmp_path / "server" / "server.log").read_text()
+
+
+@pytest.mark.parametrize("epochs", [0, 0.5])
+def test_a_client_does_not_train_less_than_the_experiment_says(first_round, epochs):
+    """If all others are told not to train, the total shows the upload of one."""
+    folder, message = first_round("train")
+    tensors, figures = record_tensors(message.content), record_figures(message.content)
+    less = Message(to_records(tensors, figures | {"epochs": epochs}), message.metadata.dst_node_id, "train")
+    assert "other training than its experiment" in called(folder, less).error.reason
+
+
+def test_secrets_of_an_interrupted_run_are_deleted_with_the_next_one(first_round):
+    folder, message = first_round("query.keys")
+    old = folder / "store" / "an-old-run"
+    old.mkdir(parents=True)
+    for name in (SECRETS_FILE, f".{SECRETS_FILE}.new"):
+        (old / name).write_text("{}")
+    assert not called(folder, message).has_error()
+    assert list(old.iterdir()) == []
 
 
 # ---- what is refused at the start ----

@@ -155,6 +155,19 @@ def test_a_server_that_changes_shares_or_keys_is_noticed():
         SecureClient(0, 0, 4).shares(keys)
 
 
+def test_clients_that_were_told_of_different_clients_do_not_read_each_others_shares():
+    """All keys are true. A server that chose who knows whom could otherwise remove all masks of one upload."""
+    clients = {number: SecureClient(number, 0, 2) for number in range(3)}
+    keys = {number: client.public_keys() for number, client in clients.items()}
+    two = {number: keys[number] for number in (0, 1)}
+    clients[0].shares(two)
+    sent = clients[1].shares(keys)
+    with pytest.raises(SecureSumError, match="or it was told of other clients"):
+        clients[0].receive({1: sent[0]})
+    clients[2].shares(keys)
+    clients[2].receive({1: sent[2]})
+
+
 def test_what_the_server_sees_of_an_upload_is_uniform():
     """All zeros and a large vector look the same: uniform over the field. Wrong masks would fail at once.
 
@@ -263,6 +276,16 @@ def test_a_round_below_the_threshold_is_void_in_a_run():
     row = runner.one_round(1)
     assert row["void"] is False
     assert "void_reason" not in row
+
+
+def test_a_missed_quorum_does_not_have_the_reason_of_an_earlier_round():
+    runner = runner_of(config("fedavg", privacy={"secure_sum": True}, trust={"quorum": 1.0}), federation())
+    safeguards = runner.safeguards
+    assert safeguards.seen_by_server(0, safeguards.above_quorum([], 0), [0, 1]) == []
+    assert safeguards.secure.problem == "no upload can be used"
+    assert safeguards.above_quorum([], 2) == []
+    assert safeguards.void
+    assert safeguards.secure.problem == ""
 
 
 def test_weights_too_large_for_the_field_are_refused():

@@ -34,7 +34,8 @@ from protofed.trust.secure_sum.protocol import PublicKeys, Revealed, SecureClien
 from protofed.trust.secure_sum.totals import needed_clients, upload_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 SECRETS_FILE = "secure_sum.json"
 """In the store of a run: the secrets of the round that is going on."""
 TOTALS_FILE = "secure_totals.json"
-"""In the store of a run: per round a hash of the clients of the total to which this client has contributed."""
+"""In the folder of a client: hashes of the messages it trained on, by round, and of the clients of totals."""
 _OWNER_ONLY = 0o600
 _FEWEST = 2
 """The total of one client would be its upload."""
@@ -57,9 +58,10 @@ class SecureSteps:
     def __init__(self, work: ClientWork, task: MessageFigures) -> None:
         work.check_task(task)
         self.work, self.task = work, task
-        self.folder = work.folder / "store" / str(task["run"])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.file = self.folder / SECRETS_FILE
+        self.store = work.folder / "store"
+        self.file = self.store / str(task["run"]) / SECRETS_FILE
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(work.folder / ".secure_lock")
 
     def answer(self, tensors: Mapping[str, Tensor]) -> Reply:
         """The answer to a message of a round."""
@@ -67,7 +69,7 @@ class SecureSteps:
         relayed = {name.removeprefix("secure/"): t for name, t in tensors.items() if name.startswith("secure/")}
         about = {key: value for key, value in self.task.items() if key not in FORGETTABLE}
         asked = content_hash(tensors, about)
-        with FileLock(self.folder / ".secure_lock"):
+        with self.lock:
             kept = self._kept(kind, secure)
             if kept["asked"].setdefault(kind, asked) != asked:
                 raise SecureSumError(f"the server has asked twice for {kind} of one round, with different messages")
@@ -98,6 +100,7 @@ class SecureSteps:
             pass  # there is none, or it was not written completely
         if kind != "keys":
             raise SecureSumError("it does not have the secrets of this round")
+        self._delete_secrets(self.store.glob(f"*/*{SECRETS_FILE}*"))
         client = SecureClient(self.task["number"], self.task["round"], secure["threshold"])
         return {"attempt": attempt, "asked": {}, "secrets": client.secrets()}
 
@@ -159,15 +162,21 @@ class SecureSteps:
     ) -> Answer:
         """Step 3: train and mask. The upload itself stays in the client's store."""
         client, work = self._client(kept), self.work
+        if self.task["epochs"] is not None and not work.config.system.slow:
+            raise SecureSumError("the server asks for other training than its experiment, which may give uploads away")
         client.receive(unpack_rows("shares", relayed, secure, MESSAGE_BYTES))
         task = {key: value for key, value in self.task.items() if key != "secure"}
         replace_file(self.file, json.dumps(kept).encode(), _OWNER_ONLY)  # so that no other message is trained on
-        reply = work.train(task, {name: value for name, value in tensors.items() if name.startswith("down/")})
-        message = unflatten(work.config.method.types()["up"], reply.tensors)
+        down = {name: value for name, value in tensors.items() if name.startswith("down/")}
+        message = content_hash(down, {key: value for key, value in task.items() if key not in FORGETTABLE})
+        self._remember(f"run {task['run']} round {task['round']}", message)
+        reply = work.train(task, down)
+        content = unflatten(work.config.method.types()["up"], reply.tensors)
         num_examples = reply.figures["num_examples"]
-        upload = Upload(task["number"], num_examples, reply.figures["steps"], reply.figures["work"], message)
-        masked = client.masked(upload_vector(work.config.method, upload))
-        kept["secrets"] = client.secrets()
+        upload = Upload(task["number"], num_examples, reply.figures["steps"], reply.figures["work"], content)
+        vector = upload_vector(work.config.method, upload)
+        masked = client.masked(vector)
+        kept |= {"secrets": client.secrets(), "upload": _short_hash(vector.tobytes()) if vector.any() else None}
         return pack_vector(masked), reply.figures
 
     def _reveal(self, kept: dict[str, Any], secure: MessageFigures, *_: Any) -> Answer:
@@ -177,30 +186,41 @@ class SecureSteps:
             if not isinstance(uploaded, list) or not all(type(number) is int for number in uploaded):
                 raise SecureSumError("the server does not say which clients uploaded")
             revealed = client.reveal(uploaded)
-            self._check_total(sorted(set(uploaded)))
+            if kept["upload"]:  # an upload of zeros, such as that of a client without examples, hides nothing
+                self._remember(f"upload {kept['upload']} round {self.task['round']}", json.dumps(sorted(set(uploaded))))
             kept["revealed"] = [list(shares.items()) for shares in revealed]
             kept["secrets"], kept["messages"] = None, []
         return pack_revealed(Revealed(*(dict(pairs) for pairs in kept["revealed"])))
 
-    def _check_total(self, uploaded: list[int]) -> None:
-        """Raise an error if a repeated round is to have other clients: the difference of totals says who uploaded what.
+    def _remember(self, name: str, content: str) -> None:
+        """Raise an error if another content has this name: totals could be compared, and the difference is an upload.
 
-        A server that was interrupted repeats its last round, and the upload of a client is the same then.
+        A server that was interrupted repeats its last round. Then the message must be the same, and of equal uploads
+        all clients, also if another run with the same seed made them.
         """
-        path, round = self.folder / TOTALS_FILE, str(self.task["round"])
+        path, digest = self.work.folder / TOTALS_FILE, _short_hash(content.encode())
         totals = json.loads(path.read_bytes()) if path.exists() else {}
-        digest = hashlib.sha256(json.dumps(uploaded).encode()).hexdigest()[:16]
-        if totals.setdefault(round, digest) != digest:
-            raise SecureSumError("the server repeats a round with other clients, and the two totals could be compared")
+        if totals.setdefault(name, digest) != digest:
+            raise SecureSumError(
+                "the server repeats a round with other clients or another message, and the totals could be compared"
+            )
         replace_file(path, json.dumps(totals).encode(), _OWNER_ONLY)
 
     def forget(self) -> None:
-        """Delete the secrets of a round that is over, which the server may not have asked for."""
-        try:
-            number = json.loads(self.file.read_bytes())["attempt"][0]
-        except FileNotFoundError:
-            return
-        except (ValueError, KeyError):
-            number = -1
-        if number <= self.task["round"]:
-            self.file.unlink(missing_ok=True)
+        """Delete the secrets of rounds that are over, which the server may not have asked for."""
+        with self.lock:
+            try:
+                number = json.loads(self.file.read_bytes())["attempt"][0]
+            except (OSError, ValueError, KeyError):
+                number = -1
+            current = {self.file} if number > self.task["round"] else set()
+            self._delete_secrets(set(self.store.glob(f"*/*{SECRETS_FILE}*")) - current)
+
+    def _delete_secrets(self, files: Iterable[Path]) -> None:
+        """Delete files with secrets: those of other runs, and what a crash has left."""
+        for path in files:
+            path.unlink(missing_ok=True)
+
+
+def _short_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]

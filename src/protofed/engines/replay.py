@@ -1,6 +1,6 @@
 """Training steps that are recorded once and then replayed, because Python is slower than the arithmetic of small nets.
 
-A step of a stack goes through `vmap`, `grad`, the method's `loss` and the net's modules. In the end this Python code
+A step of a stack goes through `vmap`, autograd, the method's `loss` and the net's modules. In the end this Python code
 calls a list of torch operations (matrix products, sums, views), which depends only on the shapes, strides and types of
 the inputs. What is recorded is this list, once per kind of input. It is shortened: constants are computed once, and
 chains of views become one view. Later steps of the kind run the list directly, without the Python code; so `loss` is

@@ -81,7 +81,7 @@ class Safeguards:
     def above_quorum(self, uploads: list[Upload[Any]], clients: int) -> list[Upload[Any]]:
         """The usable uploads of a round with `clients` clients; none if they are too few, so that the round is void."""
         self.used, self.void = False, len(uploads) < math.ceil(self.trust.quorum * clients - 1e-9)
-        self.rule = RobustRule(self.trust)
+        self.rule, self.secure.problem = RobustRule(self.trust), ""
         return [] if self.void else uploads
 
     def seen_by_server(self, number: int, uploads: list[Upload[Any]], clients: Sequence[int]) -> list[Upload[Any]]:

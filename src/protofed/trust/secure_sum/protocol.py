@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -104,14 +105,23 @@ class SecureClient:
         seeds = share_secret(self._seed, holders, self.threshold)
         private = share_secret(self._masks.private_bytes_raw(), holders, self.threshold)
         self._received[self.number] = (seeds[self.number + 1], private[self.number + 1])
-        messages = {}
+        messages, view = {}, self._view()
         for peer in keys:
             if peer != self.number:
                 text = b"".join(part[peer + 1].to_bytes(SHARE_BYTES, "big") for part in (seeds, private))
                 cipher, nonce = self._cipher(peer), secrets.token_bytes(12)
-                about = _purpose("shares", self.round, self.number, peer)
+                about = _purpose("shares", self.round, self.number, peer) + view
                 messages[peer] = nonce + cipher.encrypt(nonce, text, about)
         return messages
+
+    def _view(self) -> bytes:
+        """A hash of the round's clients, their keys and the threshold, as the server has told this client.
+
+        Shares can be read only by clients with the same view. A server that tells clients of different sets of peers,
+        all with true keys, could otherwise choose them so that the masks of one upload are known to all.
+        """
+        told = sorted((number, key.masks, key.messages) for number, key in self._keys.items())
+        return hashlib.sha256(repr((self.threshold, told)).encode()).digest()
 
     def _cipher(self, peer: int) -> ChaCha20Poly1305:
         pair = (min(self.number, peer), max(self.number, peer))
@@ -119,12 +129,15 @@ class SecureClient:
 
     def receive(self, messages: Mapping[int, bytes]) -> None:
         """Step 2: the messages of the other clients, by sender."""
+        view = self._view()
         for peer, message in messages.items():
-            about = _purpose("shares", self.round, peer, self.number)
+            about = _purpose("shares", self.round, peer, self.number) + view
             try:
                 text = self._cipher(peer).decrypt(message[:12], message[12:], about)
             except (InvalidTag, KeyError, ValueError):
-                raise SecureSumError(f"The shares from client {peer} have been changed on their way.") from None
+                raise SecureSumError(
+                    f"The shares from client {peer} have been changed on their way, or it was told of other clients."
+                ) from None
             self._received[peer] = (
                 int.from_bytes(text[:SHARE_BYTES], "big"),
                 int.from_bytes(text[SHARE_BYTES:], "big"),
