@@ -23,6 +23,7 @@ from protofed.models.join import join
 from protofed.nets import NETS, make_net
 from protofed.nets.weights import with_our_names
 from protofed.pictures.maps import class_colours, overlaid
+from protofed.studies.reproduce.figures import figures_of_run
 from protofed.studies.reproduce.segmentation import draw_overlap_by_alpha
 from protofed.studies.reproduce.studies import STUDIES
 
@@ -398,3 +399,15 @@ def test_figure5_weighs_shares_of_slow_clients_equally(tmp_path):
         assert [list(curve) for curve in curves[:-1]] == [pytest.approx([mean, mean])] * 4
         assert list(curves[-1]) == pytest.approx([60, 60])  # central
     assert len({axis.get_ylim() for axis in picture.axes}) == 1
+
+
+def test_further_figures_are_stored_or_measured(folder):
+    run = folder / "fedavg"
+    names = ("miou.per_class.red", "entropy.mean.softmax", "miou.per_class.blue")
+    figures = figures_of_run("miou.mean", run, names)
+    stored = protofed.Result.load(run).summary["miou"]
+    assert figures.accuracy == stored["mean"]
+    assert figures.others == {
+        "miou.per_class.red": stored["per_class"]["red"],
+        "entropy.mean.softmax": measure(run, ["entropy"])["entropy"].rows["mean"]["softmax"],
+    }  # there is no class blue

@@ -13,7 +13,7 @@ from protofed.errors import UserError
 from protofed.experiment.accuracy import accuracy_mean_and_std
 from protofed.experiment.folder import Folder
 from protofed.experiment.results import Result
-from protofed.measures.on_demand import measure
+from protofed.measures.on_demand import MEASURES, measure
 from protofed.studies.reproduce.measured import MEASURED, WEIGHTS, measured_figure
 from protofed.studies.sweep import DISTANCE, stored_distance
 
@@ -69,9 +69,13 @@ def figures_of_run(figure: str, path: Path, also: Sequence[str] = ()) -> Figures
 
 
 def _other_figures(path: Path, result: Mapping[str, Any], also: Sequence[str]) -> dict[str, float]:
-    """Accuracy among all prototypes, the distance of prototypes, and those of `also`: "MEASURE.ROW.COLUMN"."""
+    """Accuracy among all prototypes, the distance of prototypes, and those of `also`.
+
+    These are measured ("MEASURE.ROW.COLUMN") or at a path in result.json ("miou.per_class.cat").
+    """
     others = {PROTOTYPE_ALL: _at(result, "accuracy.prototype_all.mean"), DISTANCE: stored_distance(path)}
-    paths = [name.split(".") for name in also if name not in others]
+    paths = [name.split(".") for name in also if name.partition(".")[0] in MEASURES]
+    others |= {name: _at(result, name) for name in also if name not in others}
     if paths:
         measured = measure(Result.load(path), [name for name, _, _ in paths])
         others |= {f"{name}.{row}.{column}": measured[name].rows[row][column] for name, row, column in paths}

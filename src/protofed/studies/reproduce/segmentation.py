@@ -17,8 +17,11 @@ _RECIPE = "masks-quick"
 _ALPHAS = ("0.01", "0.1", "1.0")
 _DECISIVE = (("0.1", "0"), ("0.1", "0.8"))
 """The pairs of alpha and the share of slow clients that are run with three seeds; all others have one."""
-_CLASSES = {"figure5": "pets_masks_macro", "figure5-breeds": "pets_masks"}
-"""The studies, and the data of each: background, cat and dog; background and 20 breeds."""
+_CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "figure5": ("pets_masks_macro", ("miou.per_class.cat", "miou.per_class.dog")),
+    "figure5-breeds": ("pets_masks", ()),
+}
+"""The studies, the data of each (background, cat and dog; background and 20 breeds), and the classes that are shown."""
 _ROWS: dict[str, tuple[str, ...]] = {
     "fedavg": ("method.name=fedavg", "system.late=drop"),
     "fedavg + toleration": ("method.name=fedavg",),
@@ -28,11 +31,13 @@ _ROWS: dict[str, tuple[str, ...]] = {
 }
 _TWO_ROWS = ("fedavg", "fedavg + toleration")
 """The rows that are the same runs without slow clients."""
+_ENTROPIES = ("entropy.mean.softmax", "entropy.mean.features")
+"""H_S and H_E, of which the paper's Fig. 6 shows maps."""
 _SERVER, _CLIENTS = "miou.mean", "miou.clients.head.mean"
 _SEGMENTATION_NOTE = (
     "mIoU in %, the background included: of the server's model on the test set, after the last round, mean over seeds "
-    "± the half-width of the 95 % interval over seeds. local: the mean over clients, each on its own test set; it has no "
-    "slow clients. central: one model trained on all images, for two epochs per round. slow: the fraction of a round's "
+    "± the half-width of the 95 % interval over seeds. local: the mean over clients, each on its own test set, none of "
+    "them slow. central: one model trained on all images, for two epochs per round. slow: the fraction of a round's "
     'clients that do not do all their epochs. protomargin is Eq. (11) as printed; deviation is attention = "deviation".'
     " Three seeds with alpha 0.1 and slow 0 or 0.8; (1): one seed."
 )
@@ -61,7 +66,7 @@ def _column(alpha: str, slow: str) -> str:
     return f"alpha {alpha}, slow {slow}"
 
 
-def _figure5(name: str, data: str) -> Study:
+def _figure5(name: str, data: str, classes: tuple[str, ...]) -> Study:
     """A row per method, and a column per concentration of classes and share of slow clients."""
     cells = []
     for alpha in _ALPHAS:
@@ -87,6 +92,7 @@ def _figure5(name: str, data: str) -> Study:
         quick_seeds=1,
         pairs=_SEGMENTATION_PAIRS,
         note=_SEGMENTATION_NOTE,
+        also=(*classes, *_ENTROPIES),
     )
 
 
@@ -128,5 +134,5 @@ def draw_overlap_by_alpha(jobs: Sequence[SweepRun]) -> Figure:
     return picture
 
 
-SEGMENTATION_STUDIES = tuple(_figure5(name, data) for name, data in _CLASSES.items())
+SEGMENTATION_STUDIES = tuple(_figure5(name, *words) for name, words in _CLASSES.items())
 """The studies of prototype-guided FL's segmentation."""

@@ -89,7 +89,7 @@ class Study:
     quick_seeds: int = 3
     pairs: tuple[tuple[str, str], ...] = ()  # rows whose difference is shown, the second subtracted from the first
     note: str = ""  # what the figures are, if they are not accuracies over clients
-    also: tuple[str, ...] = ()  # names in `Figures.others` that a table shows; "scatter.mean.ratio" is measured
+    also: tuple[str, ...] = ()  # names in `Figures.others` that a table shows
     extra: Callable[[Sequence[CellResult]], list[ExtraTable]] | None = None
     central: Cell | None = None  # the runs on pooled data, with which all runs are compared when they are measured
 
