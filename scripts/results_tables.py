@@ -23,6 +23,9 @@ from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.reproduce.study import CellResult, Study, read_kept
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
+EARLIER_VERSION = (
+    "The kept figures are those of an earlier version of this study, which has not been run in its present form."
+)
 MARKED = re.compile(r"<!-- ([\w.-]+)(?:: (\w+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
@@ -70,7 +73,7 @@ def tables(name: str, part: str = "") -> str:
     except UserError as problem:
         if "is the same experiment now" not in str(problem):
             raise
-        return "The kept figures are those of an earlier version of this study, which has not been run in its present form."
+        return _wrapped(EARLIER_VERSION)
     if found is None:
         return "This table has not been run yet."
     study, results = found

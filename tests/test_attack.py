@@ -195,12 +195,20 @@ def test_the_page_of_results_is_that_of_the_kept_runs():
         [f"{partition} {method} backdoor 0.3" for method in ("fedavg", "mpfedcl")] for partition in ("iid", "nway")
     )
     mean, geometric, median = ([success(f"{run} {rule}") for run in iid] for rule in ("mean", ROBUST[0], "median"))
-    followed = [success(f"{run} multi_krum") for run in nway]
+    followed, left = ([success(f"{run} {rule}") for run in nway] for rule in ("multi_krum", "median"))
+
+    def lost(method: str, rule: str) -> str:
+        attacked, clean = (kept[f"nway {method} {attack} {rule}"] for attack in ("backdoor 0.3", "sign_flip 0"))
+        return f"{script['honest'](clean, 'head', attacked['attackers']) - script['honest'](attacked, 'head'):.0f}"
+
     for words in (
         f"fedavg gives {mean[0]} % of the marked images the attackers' class, and mpfedcl {mean[1]} %",
         f"hardly changes that ({geometric[0]} and {geometric[1]} %)",
         f"the median of coordinates prevents it ({median[0]} and {median[1]} %)",
         f"follows the attackers ({followed[0]} and {followed[1]} %)",
+        f"the median leaves {left[0]} and {left[1]} %",
+        f"the median of coordinates {lost('mpfedcl', 'median')} points with mpfedcl and {lost('fednh', 'median')} with "
+        f"fednh, multi-Krum {lost('fednh', 'multi_krum')} with fednh",
     ):
         assert words in sentences
     swaps = [success(f"iid mpfedcl swap 0.3 {rule}", "prototype") for rule in ("mean", "clip", ROBUST[0])]
@@ -268,6 +276,7 @@ def test_classes_of_an_attack_must_exist():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("mnist_root")
 def test_the_geometric_median_protects_fedproto_where_the_mean_fails():
     """30 % of 20 clients send -10 times their prototypes. Clients have 100 images of MNIST, and 20 rounds."""
 

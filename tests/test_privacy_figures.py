@@ -74,6 +74,7 @@ def test_the_leaks_by_counts_can_be_measured_again():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("mnist_root")
 def test_membership_can_be_measured_again():
     """The first of the kept figures, with two of its ten repeats: one image behind a prototype is always found."""
     module = bench("leakage")

@@ -7,10 +7,10 @@ import math
 import re
 import runpy
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
+from kept import DOCS, Kept, text_of
 from protofed.data.summary import size_statistics
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
@@ -19,37 +19,11 @@ from protofed.measures.correlation import pearson
 from protofed.measures.intervals import Interval, paired
 from protofed.studies.reproduce import published
 from protofed.studies.reproduce.studies import STUDIES
-from protofed.studies.reproduce.study import CellResult, orderings, paper_mean, read_kept
+from protofed.studies.reproduce.study import orderings, paper_mean
 
-DOCS = Path(__file__).parents[1] / "docs" / "results"
 STUDY_FILES = [
     file for file in sorted((DOCS / "data").glob("*.json")) if "cells" in json.loads(file.read_text(encoding="utf-8"))
 ]
-
-
-def text_of(name: str) -> str:
-    return re.sub(r"\s+", " ", (DOCS / name).read_text(encoding="utf-8"))
-
-
-class Kept:
-    """The kept figures of a study."""
-
-    def __init__(self, name: str) -> None:
-        self.study = STUDIES[name]
-        figures = read_kept(DOCS / "data" / f"{name}.json", self.study, quick=False)
-        self.results = [
-            CellResult(cell, {seed: run for (other, seed), run in figures.items() if other == cell})
-            for cell in self.study.cells
-        ]
-        self.by_place = {(result.cell.row, result.cell.column): result for result in self.results}
-
-    def mean(self, row: str, column: str) -> Interval:
-        return self.by_place[row, column].interval
-
-    def gap(self, first: str, second: str, column: str) -> Interval:
-        gap = paired(self.by_place[first, column].accuracy, self.by_place[second, column].accuracy)
-        assert gap, (first, second, column)
-        return gap
 
 
 @pytest.mark.parametrize("file", sorted(DOCS.glob("*.md")), ids=lambda file: file.stem)
@@ -126,6 +100,8 @@ def mpfedcl_sentences() -> list[str]:
         assert means == sorted(means, reverse=True)
     relu = mnist.gap("mp", "fedavg", "balanced, ReLU")
     assert not relu.excludes_zero
+    fall = paired(*(mnist.by_place["fedavg", f"balanced{net}"].accuracy for net in (", ReLU", "")))
+    assert fall
     seeds = [f"{100 * share:.1f}" for share in mnist.by_place["fedavg", "balanced, ReLU"].accuracy.values()]
 
     def percent(row: str, column: str) -> str:
@@ -150,7 +126,7 @@ def mpfedcl_sentences() -> list[str]:
         f"fedavg falls from {percent('fedavg', 'balanced')} to {percent('fedavg', 'balanced, ReLU')} "
         f"({seeds[0]}, {seeds[1]} and {seeds[2]} in seeds 0 to 2; the paper has 66.40), while mp by prototype does not "
         f"({percent('mp', 'balanced')} and {percent('mp', 'balanced, ReLU')}).",
-        f"mp - fedavg is {relu.percent('+')}:",
+        f"neither the fall ({fall.percent('+')}) nor mp - fedavg, which is {relu.percent('+')}:",
         f"on the clients' own test sets it has {percent('fedproto', 'own')} here",
     ]
 
@@ -181,6 +157,7 @@ def test_sentences_about_mpfedcls_unfinished_tables_follow_from_the_kept_figures
     level = 100 * seventh.mean("mp", "Office, domains").mean
     for sentence in (
         f"mp - local is {alone.percent('+')} in the mean over the domains with two seeds",
+        f"mp - fedavg is {fifth.gap('mp', 'fedavg', 'mean').percent('+')} (paper: +25.99)",
         f"distinguished from sp ({sp.percent('+')}) and dp ({dp.percent('+')})",
         f"mp is above sp by {domains['sp'].percent()} points and above fedavg by {domains['fedavg'].percent()}; from "
         f"training alone ({domains['local'].percent('+')}) and fedproto ({domains['fedproto'].percent('+')})",
@@ -283,7 +260,15 @@ def fedproto_sentences() -> list[str]:
     for row, figures in published.FEDPROTO_SENT["mnist"].items():
         paper_sent = 1000 * float(figures.rpartition(", ")[0])
         assert abs(sent[row, "n = 4"] - paper_sent) <= 0.05 * paper_sent, row
+    more = paired(*({seed: float(run.converged or 0) for seed, run in kept.by_place[row, "n = 5"].runs.items()}
+                    for row in ("fedproto", "fedper")))  # fmt: skip
+    assert more
+    alone = [Kept(f"fedproto-{name}").by_place[row, column].accuracy[0]
+             for name, row, column in (("table1", "local", "n = 3"), ("local", "100 epochs", "n = 3, stdev 2"))]  # fmt: skip
     return [
+        f"needs {more.mean:.0f} ± {more.half or 0:.0f} rounds more than fedper at n = 5",
+        f"this one has {100 * alone[0]:.2f} for `local` at n = 3 with seed 0",
+        f"(data/fedproto-local.json) {100 * alone[1]:.2f} for the same run",
         f"{kinds['read-out']} of the {found.reversed} reversals have a personal model above a shared one",
         f"falls from n = 3 to n = 5 ({paper_fedavg[0]:.1f} to {paper_fedavg[2]:.1f}), ours rises "
         f"({means('fedavg')[0]:.1f} to {means('fedavg')[2]:.1f})",

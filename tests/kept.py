@@ -1,0 +1,44 @@
+"""The kept figures in docs/results/data, for tests of the sentences about them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from protofed.measures.intervals import Interval, paired
+from protofed.studies.reproduce.studies import STUDIES
+from protofed.studies.reproduce.study import CellResult, read_kept
+
+DOCS = Path(__file__).parents[1] / "docs" / "results"
+
+
+def text_of(name: str) -> str:
+    """A page of docs/results with single spaces between words."""
+    return re.sub(r"\s+", " ", (DOCS / name).read_text(encoding="utf-8"))
+
+
+def kept_json(name: str) -> Any:
+    return json.loads((DOCS / "data" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+class Kept:
+    """The kept figures of a study."""
+
+    def __init__(self, name: str) -> None:
+        self.study = STUDIES[name]
+        figures = read_kept(DOCS / "data" / f"{name}.json", self.study, quick=False)
+        self.results = [
+            CellResult(cell, {seed: run for (other, seed), run in figures.items() if other == cell})
+            for cell in self.study.cells
+        ]
+        self.by_place = {(result.cell.row, result.cell.column): result for result in self.results}
+
+    def mean(self, row: str, column: str) -> Interval:
+        return self.by_place[row, column].interval
+
+    def gap(self, first: str, second: str, column: str) -> Interval:
+        gap = paired(self.by_place[first, column].accuracy, self.by_place[second, column].accuracy)
+        assert gap, (first, second, column)
+        return gap

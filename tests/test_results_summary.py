@@ -1,0 +1,180 @@
+"""The summary of all results, docs/results/README.md: every number and ordering in it follows from kept figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kept import DOCS, Kept, kept_json, text_of
+from protofed.measures.intervals import Interval, paired
+from protofed.studies.reproduce import published
+from protofed.studies.reproduce.study import paper_mean
+
+COLUMNS = ("n = 3", "n = 4", "n = 5")
+
+
+def fedproto_sentences() -> list[str]:
+    kept = Kept("fedproto-table1")
+
+    def gaps(first: str, second: str) -> list[Interval]:
+        return [kept.gap(first, second, column) for column in COLUMNS]
+
+    sent = {row: [kept.by_place[row, column].mean.sent for column in COLUMNS] for row in ("fedavg", "fedproto")}
+    fewer = [theirs / ours for theirs, ours in zip(sent["fedavg"], sent["fedproto"], strict=True)]
+    received = sent["fedavg"][0] / (20 * 10 * 50)  # clients, classes, numbers per prototype
+    mixed = gaps("fedproto mixed", "fedproto")
+    assert not any(gap.excludes_zero for gap in mixed)
+    assert min(gap.mean - (gap.half or 0) for gap in mixed) == pytest.approx(-0.005, abs=0.0005)
+    over, by_head = gaps("fedproto", "local"), gaps("fedproto, by head", "local")
+    assert [gap.excludes_zero for gap in over] == [False] * 3
+    assert [gap.excludes_zero for gap in by_head] == [True, False, True]
+    papers = {row: [paper_mean(value) for value in published.FEDPROTO_MNIST[row, 2]] for row in ("fedproto", "local")}
+    paper = [ours - local for ours, local in zip(*papers.values(), strict=True)]
+    assert {round(100 * kept.mean("local", column).mean) for column in COLUMNS} == {98}
+    assert {round(value) for value in papers["local"]} == {93, 94}
+    running = [100 * (result.mean.running or 0) for result in kept.results if result.runs and result.cell.paper]
+    assert max(running) < 0.7
+
+    def rounds(row: str, column: str) -> dict[int, float]:
+        return {seed: float(run.converged or 0) for seed, run in kept.by_place[row, column].runs.items()}
+
+    more = {column: paired(rounds("fedproto", column), rounds("fedper", column)) for column in COLUMNS}
+    assert [gap and gap.excludes_zero for gap in more.values()] == [False, False, True]
+    most = more["n = 5"]
+    assert most
+    ties = {published.FEDPROTO_SENT["mnist"][row].rpartition(", ")[2] for row in ("fedproto", "fedper", "fedrep")}
+    assert len(ties) == 1
+    return [
+        "send {:.0f}, {:.0f} and {:.0f} times fewer numbers per round than FedAvg's at n = 3, 4 and 5".format(*fewer),
+        f"receive {received:.0f} times fewer",
+        f"the paper has it {min(paper):.1f} to {max(paper):.1f} points above",
+        f"By head it is above by {by_head[0].percent()} at n = 3 and {by_head[2].percent()} at n = 5 "
+        f"({by_head[1].percent()} at n = 4)",
+        "(98 against 93 to 94 %)",
+        f"at n = 5 it needs {most.mean:.0f} ± {most.half or 0:.0f} rounds more than fedper by prototype",
+    ]
+
+
+def pull_sentences() -> list[str]:
+    """Fig. 4. Its kept figures are of an earlier version of the study, so that `Kept` does not read them."""
+    cells = {(cell["row"], cell["column"]): cell["runs"] for cell in kept_json("fedproto-figure4")["cells"]}
+    by_pull = {
+        pull: {int(seed): run["accuracy"] for seed, run in cells["fedproto", f"method.pull={pull}"].items()}
+        for pull in (0, 0.5, 1, 2, 4)
+    }
+    rise, loss = paired(by_pull[0.5], by_pull[0]), paired(by_pull[4], by_pull[1])
+    assert rise
+    assert rise.excludes_zero
+    assert loss
+    assert not loss.excludes_zero
+    assert loss.mean > 0
+    means = {pull: 100 * np.mean(list(runs.values())) for pull, runs in by_pull.items()}
+    return [f"rises from {means[0]:.0f} to {means[0.5]:.0f} % once λ is above 0", "We see no loss up to λ = 4"]
+
+
+def mpfedcl_sentences() -> list[str]:
+    mnist, few, all_images, seventh = (Kept(f"mpfedcl-{name}") for name in ("table6", "table5-few", "table5", "table7"))
+    for column in ("balanced", "balanced, ReLU"):
+        means = [mnist.mean(row, column).mean for row in ("mp", "sp", "dp", "fedavg", "fedprox", "fedproto")]
+        assert means == sorted(means, reverse=True)
+        for pair in (("mp", "sp"), ("mp", "dp"), ("sp", "dp")):
+            assert not mnist.gap(*pair, column).excludes_zero
+    over, relu = (
+        [mnist.gap(row, "fedavg", column) for row in ("mp", "sp", "dp")] for column in ("balanced", "balanced, ReLU")
+    )
+    assert all(gap.excludes_zero for gap in over)
+    assert not any(gap.excludes_zero for gap in relu)
+    fedavg = mnist.by_place["fedavg", "balanced, ReLU"].accuracy, mnist.by_place["fedavg", "balanced"].accuracy
+    fall = paired(*fedavg)
+    assert fall
+    assert not fall.excludes_zero
+    alone, proto, average = (few.gap("mp", row, "mean") for row in ("local", "fedproto", "fedavg"))
+    assert all(gap.excludes_zero for gap in (alone, proto, average))
+    paper = {row: paper_mean(values[-1]) for row, values in published.MPFEDCL_TABLE5.items() if values[-1]}
+    assert paper["local"] == min(paper.values())
+    assert few.gap("local", "fedavg", "mean").excludes_zero
+    lower, below = all_images.gap("local", "mp", "mean"), all_images.gap("fedavg", "mp", "mean")
+    assert (lower.number, lower.excludes_zero, below.excludes_zero) == (2, True, True)
+    domains, skew = seventh.gap("mp", "sp", "Office, domains"), seventh.gap("mp", "sp", "Office, Dir(0.5)")
+    assert (domains.excludes_zero, skew.excludes_zero) == (True, False)
+
+    def gain(table: dict[str, tuple[str, ...]], column: int) -> float:
+        return paper_mean(table["mp"][column]) - paper_mean(table["sp"][column])
+
+    sixth, table7 = published.MPFEDCL_TABLE6, published.MPFEDCL_TABLE7
+    return [
+        f"MP, SP and DP are above fedavg by {100 * over[2].mean:.1f} to {100 * over[0].mean:.1f} points",
+        f"({average.percent()} and {alone.percent()} points against {paper['mp'] - paper['fedavg']:.1f} and "
+        f"{paper['mp'] - paper['local']:.1f})",
+        f"({proto.percent()} against {paper['mp'] - paper['fedproto']:.1f})",
+        f"on Office-10 by domain, by {domains.percent()} points (paper: {gain(table7, 3):.1f})",
+        f"on Office-10 with Dir(0.5) ({skew.percent('+')}; the paper has {gain(table7, 2):+.1f})",
+        f"on MNIST ({mnist.gap('mp', 'sp', 'balanced').percent('+')}; {gain(sixth, 0):+.1f}) it is undecided",
+        f"its largest gains, {gain(sixth, 1):.1f} and {gain(sixth, 2):.1f} points",
+        f"training alone is above MP-FedCL by {lower.percent()} points, and so is fedavg by {below.percent()}",
+        f"fedavg has {100 * mnist.mean('fedavg', 'balanced, ReLU').mean:.1f} instead of "
+        f"{100 * mnist.mean('fedavg', 'balanced').mean:.1f} %, but the interval of the difference "
+        f"({fall.percent('+')}) includes 0",
+    ]
+
+
+def protomargin_sentences() -> list[str]:
+    kept, equal = Kept("protomargin-table3-small"), "fairness + toleration"
+    printed, reversed_ = (kept.gap(row, equal, "slow 0.8") for row in ("protomargin", "protomargin, deviation"))
+    assert printed.excludes_zero
+    assert not reversed_.excludes_zero
+    return [f"is below equal weights by {(-100 * printed.mean):.1f} ± {100 * (printed.half or 0):.1f} points",
+            f"with the opposite sign, which its text describes, the difference is undecided ({reversed_.percent('+')})"]  # fmt: skip
+
+
+def fednh_sentences() -> list[str]:
+    kept, spiral = Kept("fednh-table1"), kept_json("fednh-spiral")
+    assert {result.interval.number for result in kept.results if result.runs} == {1}
+    runs = {(row["data"], row["head"], row["seed"]): row for row in spiral["centralised"]}
+
+    def values(head: str, data: str = "imbalanced") -> dict[int, float]:
+        return {seed: row["accuracy"] for (its_data, its_head, seed), row in runs.items()
+                if (its_data, its_head) == (data, head)}  # fmt: skip
+
+    free = [runs["imbalanced", "free", seed] for seed in range(5)]
+    fifth = sorted(row["by class"][4] for row in free)
+    assert max(row["prototypes"] for row in free) < min(
+        row["prototypes"] for (data, head, _), row in runs.items() if (data, head) == ("balanced", "free")
+    )
+    learned, fixed = paired(values("uniform, s learned"), values("free")), paired(values("uniform"), values("free"))
+    assert learned
+    assert learned.excludes_zero
+    assert fixed
+    assert not fixed.excludes_zero
+    federated = {(row["rounds"], row["head"], row["seed"]): row for row in spiral["federated"]}
+    for figure in ("server", "class of both"):
+        for rounds in (20, 60, 200):
+            gap = paired(
+                {seed: federated[rounds, "uniform", seed][figure] for seed in range(3)},
+                {seed: federated[rounds, "free", seed][figure] for seed in range(3)},
+            )
+            assert gap
+            assert not gap.excludes_zero
+    assert min(federated[20, "free", seed]["prototypes"] for seed in range(3)) > 11
+    assert max(federated[200, "free", seed]["prototypes"] for seed in range(3)) <= 0.1
+    return [
+        f"predicts at most {fifth[3]:.0f} % of the second smallest class in four of five seeds ({fifth[4]:.0f} % in the "
+        f"fifth), and {np.mean([row['by class'][5] for row in free]):.0f} % of the smallest on average",
+        f"better by {learned.mean:.1f} ± {learned.half or 0:.1f} points if its scale is learned",
+        f"undecided ({fixed.mean:+.1f} ± {fixed.half or 0:.1f})",
+    ]
+
+
+@pytest.mark.parametrize(
+    "sentences", [fedproto_sentences, pull_sentences, mpfedcl_sentences, protomargin_sentences, fednh_sentences]
+)
+def test_the_summary_follows_from_the_kept_figures(sentences):
+    text = text_of("README.md")
+    assert [sentence for sentence in sentences() if sentence not in text] == []
+
+
+def test_every_kept_file_is_named_in_the_summary():
+    text = text_of("README.md")
+    studies = ("fedproto-", "fednh-table", "mpfedcl-", "protomargin-")
+    others = [file.stem for file in (DOCS / "data").glob("*.json") if not file.stem.startswith(studies)]
+    assert [name for name in others if f"`{name}.json`" not in text] == []
