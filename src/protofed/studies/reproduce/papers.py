@@ -205,6 +205,12 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             f"{_COMMAND} can make it in 4 CPU minutes per run, on pets with masks instead of Pascal VOC",
         ),
         (
+            "encoder",
+            "Section 5.2: segmentation from an encoder trained on ImageNet",
+            NOT_YET,
+            f"{_COMMAND} can make it in 10 CPU minutes per run, on pets with masks instead of Pascal VOC",
+        ),
+        (
             "figure6",
             "Fig. 6, S1, S3, S4: maps, partitions, t-SNE of pixels",
             NOT_YET,
