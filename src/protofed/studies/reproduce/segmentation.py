@@ -101,7 +101,7 @@ def _figure5(name: str, data: str, classes: tuple[str, ...]) -> Study:
     )
 
 
-_STARTS = {"from ImageNet": (), "from random weights": ("net.weights=", "data.normalise=dataset")}
+_ENCODER_STARTS = {"from ImageNet": (), "from random weights": ("net.weights=", "data.normalise=dataset")}
 """How the encoder starts, and the images normalised: as the encoder's, or with the constants of the data."""
 
 
@@ -110,14 +110,14 @@ def _encoder_study() -> Study:
     cells = [
         Cell(row, column, "masks-encoder", (*_ROWS[row], *words), "", _SERVER)
         for row in ("fedavg + toleration", "protomargin", "protomargin, deviation")
-        for column, words in _STARTS.items()
+        for column, words in _ENCODER_STARTS.items()
     ]
     return Study(
         "protomargin-encoder",
         "Prototype-guided FL, section 5.2: an encoder trained on ImageNet",
         tuple(replace(cell, row=cell.row.partition(" + ")[0]) for cell in cells),
         ("run.rounds=1", "train.decay_rounds=1", "run.eval_every=1", "data.limit=60", "run.sample=4"),
-        tuple(_STARTS),
+        tuple(_ENCODER_STARTS),
         (
             _DIFFERENCES[0],
             "20 clients, none of them slow, and 15 rounds instead of 100 and 440.",
