@@ -371,15 +371,16 @@ def test_images_of_odd_sizes_say_what_to_do(name):
 def test_figure5_compares_methods_by_alpha_and_slow(tmp_path):
     study = STUDIES["protomargin-figure5"]
     jobs = study.jobs(tmp_path, 1, False)
-    assert len(jobs) == 4 * 9 + 1  # without slow clients both rows of fedavg are one run, and local has runs; central
+    # without slow clients both rows of fedavg are one run, and local has runs; equal weights have two columns; central
+    assert len(jobs) == 4 * 9 + 2 + 1
     assert {job.config.partition.alpha for job in jobs if job.config.partition_name != "pooled"} == {0.01, 0.1, 1.0}
     all_jobs = study.jobs(tmp_path, study.seeds, False)
     again = [job for job in all_jobs if job.seed]
-    assert len(all_jobs) == 37 + 2 * 8
+    assert len(all_jobs) == 39 + 2 * 10
     assert {(job.config.partition.alpha, job.config.system.slow) for job in again} == {(0.1, 0.0), (0.1, 0.8)}
     assert {job.seed for job in again} == {1, 2}
     quick = study.jobs(tmp_path, 1, True)
-    assert [job.config.run.rounds for job in quick] == [2] * 8
+    assert [job.config.run.rounds for job in quick] == [2] * 10
 
 
 def test_figure5_weighs_shares_of_slow_clients_equally(tmp_path):

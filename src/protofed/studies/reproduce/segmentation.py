@@ -23,9 +23,12 @@ _CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
     "figure5-breeds": ("pets_masks", ()),
 }
 """The studies, the data of each (background, cat and dog; background and 20 breeds), and the classes that are shown."""
+_EQUAL = "equal weights + toleration"
+"""The row that separates the effect of margins from that of weights that do not depend on sizes."""
 _ROWS: dict[str, tuple[str, ...]] = {
     "fedavg": ("method.name=fedavg", "system.late=drop"),
     "fedavg + toleration": ("method.name=fedavg",),
+    _EQUAL: ("method.name=fedavg", "method.weights=equal"),
     "protomargin": (),
     "protomargin, deviation": ("method.attention=deviation",),
     "local": ("method.name=local",),
@@ -53,6 +56,9 @@ _DIFFERENCES = (
     "20 clients and 30 rounds instead of 100 and 440.",
 )
 _SEGMENTATION_PAIRS = (
+    ("protomargin, deviation", _EQUAL),
+    ("protomargin", _EQUAL),
+    (_EQUAL, "fedavg + toleration"),
     ("protomargin, deviation", "fedavg + toleration"),
     ("protomargin", "fedavg + toleration"),
     ("protomargin, deviation", "fedavg"),
@@ -79,6 +85,8 @@ def _figure5(name: str, data: str, classes: tuple[str, ...]) -> Study:
             for row, method in _ROWS.items():
                 if row == "local" and float(slow):
                     continue  # nobody waits for a client that shares nothing
+                if row == _EQUAL and (alpha, slow) not in _DECISIVE:
+                    continue
                 words = [word for word in method if float(slow) or word != "system.late=drop"]
                 words += [f"data.name={data}", f"partition.alpha={alpha}", f"system.slow={slow}"]
                 figure = _CLIENTS if row == "local" else _SERVER
@@ -97,7 +105,7 @@ def _figure5(name: str, data: str, classes: tuple[str, ...]) -> Study:
         quick_seeds=1,
         pairs=_SEGMENTATION_PAIRS,
         note=_SEGMENTATION_NOTE,
-        also=(*classes, *_ENTROPIES),
+        also=(_CLIENTS, *classes, *_ENTROPIES),
     )
 
 
@@ -126,14 +134,15 @@ def _encoder_study() -> Study:
         seeds=1,
         quick_seeds=1,
         note=_ENCODER_NOTE,
-        also=("miou.per_class.cat", "miou.per_class.dog", *_ENTROPIES),
+        also=(_CLIENTS, *_CLASSES["figure5"][1], *_ENTROPIES),
     )
 
 
 def draw_overlap_by_alpha(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. 5: the server's mIoU over rounds, a panel per alpha, with the mean and a band over shares of slow clients.
 
-    A share's curve is the mean over its seeds. The level of central is that of its last round.
+    A share's curve is the mean over its seeds. The level of central is that of its last round. Equal weights, which do
+    not have all shares, are left out.
     """
     central: list[float] = []
     by_alpha: dict[str, dict[str, dict[str, list[dict[int, float]]]]] = {}  # alpha, row, share: a curve per seed
@@ -143,7 +152,7 @@ def draw_overlap_by_alpha(jobs: Sequence[SweepRun]) -> Figure:
         if row.startswith("central"):
             central.append(100 * lines[-1]["miou_head"])
         values = {line["round"]: 100 * line["miou"] for line in lines if line.get("miou") is not None}
-        if separator and values:
+        if separator and values and row != _EQUAL:
             alpha, _, slow = column.partition(", slow ")
             for name in _TWO_ROWS if (row, slow) == (_TWO_ROWS[0], "0") else (row,):
                 by_alpha.setdefault(alpha, {}).setdefault(name, {}).setdefault(slow, []).append(values)
