@@ -73,7 +73,7 @@ def test_runs_are_compared_from_folders_and_from_memory(result):
 
 def test_pictures_are_drawn_from_memory(result, tmp_path):
     drawing = protofed.draw("curves", result, labels={"fedproto": "Ours"}, width=5, out=tmp_path / "c.svg")
-    assert repr(drawing).startswith("Drawing(curves: accuracy over rounds, ")
+    assert repr(drawing).startswith("Drawing(curves: accuracy or mIoU over rounds, ")
     assert ">Ours</text>" in (tmp_path / "c.svg").read_text()
     assert drawing._repr_html_().startswith('<img src="data:image/png;base64,iVBOR')
     memory = protofed.draw("similarity", protofed.run(TINY))

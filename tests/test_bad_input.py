@@ -53,7 +53,7 @@ ALONE = "The experiment has a problem:\n  - "
         (
             ["method.pul=1"],
             ALONE
-            + 'method.pul: unknown key. Did you mean "pull"? Known: between, distance, initial_weights, nearest, outputs, pooling, prototypes, pull, pull_schedule, send.',
+            + 'method.pul: unknown key of fedproto. Did you mean "pull"? Known: between, distance, initial_weights, nearest, outputs, pooling, prototypes, pull, pull_schedule, send.',
         ),
         (
             ["methd.pull=1"],
@@ -86,11 +86,11 @@ ALONE = "The experiment has a problem:\n  - "
         (["partition.ways=11"], "partition.ways: got 11, but there are 10 classes. Use 10 or fewer."),
         (
             ["data.clients=2000"],
-            "data.clients: got 2000, but there are 1,442 training examples. Use 1,442 clients or fewer.",
+            "data.clients: got 2000, but there are 1,442 training examples. Use 1,442 or fewer, or more examples (data.limit, if it is set).",
         ),
         (
             ["data.clients=200", "partition.name=dirichlet"],
-            "data.clients: got 200, but there are 1,442 training examples, fewer than 10 per client (partition.smallest). Use 144 clients or fewer.",
+            "data.clients: got 200, but there are 1,442 training examples, fewer than 10 per client (partition.smallest). Use 144 or fewer, or more examples (data.limit, if it is set).",
         ),
         (
             ["partition.shots=500"],
@@ -134,7 +134,7 @@ ALONE = "The experiment has a problem:\n  - "
         ),
         (
             ["nets.toml"],
-            'The experiment has 2 problems:\n  - net[2].dmi: unknown key. Did you mean "dim"? Known: bias, dim, dropout, embedding, hidden, logits.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: '
+            'The experiment has 2 problems:\n  - net[2].dmi: unknown key of mlp. Did you mean "dim"? Known: bias, dim, dropout, embedding, hidden, logits.\n  - net[3].name: there is no "cn". Did you mean "cnn"? Known: '
             + ", ".join(sorted(NETS))
             + ".",
         ),

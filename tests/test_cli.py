@@ -327,7 +327,7 @@ def test_live_table_on_a_terminal():
 
 def test_verdict_says_whether_it_is_anything():
     result = run({"run": {"rounds": 1}, "data": {"clients": 3}, "train": {"epochs": 0}, "method": {"name": "local"}})
-    assert "The best accuracy above is not higher: check the loss" in run_verdict(result)
+    assert "The accuracy by head is not higher: check the loss" in run_verdict(result)
     sure = run({"run": {"rounds": 1}, "data": {"clients": 3}, "partition": {"ways": 1, "stdev": 0}})
     assert "tested on (almost) a single class" in run_verdict(sure)
 

@@ -83,10 +83,10 @@ def test_every_recipe_is_valid(recipe):
         ),
         (
             {"method": {"pul": 1}},
-            'method.pul: unknown key. Did you mean "pull"? Known: between, distance, initial_weights, nearest, outputs, pooling, prototypes, pull, pull_schedule, send.',
+            'method.pul: unknown key of fedproto. Did you mean "pull"? Known: between, distance, initial_weights, nearest, outputs, pooling, prototypes, pull, pull_schedule, send.',
         ),
         ({"partition": {"name": "iid", "alpha": 1}}, "partition.alpha: unknown key. partition iid has no options."),
-        ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key. Known: initial_weights."),
+        ({"method": {"name": "local", "pull": 1}}, "method.pull: unknown key of local. Known: initial_weights."),
         (
             {"method": {"distance": "l3"}},
             'method.distance: got "l3". Known: cross_entropy, emd, l1, l2, mse, relu_l2, squared.',

@@ -114,7 +114,7 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
         (["--input", "bad.npy"], "bad.npy is not a .npy file. Write one with numpy.save."),
         (["--input", "many.npz"], "many.npz is not a .npy file. Write one with numpy.save."),
         (["--input", "rgb.npy"], "The inputs have shape [2, 8, 8, 3]; must be [n, 1, 8, 8]."),
-        (["--input", "words.npy"], "The inputs are of type <U1; they must be numbers."),
+        (["--input", "words.npy"], "The inputs are of type <U1; they must be numbers of shape [n, 1, 8, 8]"),
         (["--input", "nan.npy"], "64 of the inputs' 64 values are not finite. Fill them in."),
         (["--input", "x.npy", "--client", "6"], "There is no client 6; clients are numbered from 0 to 5."),
         (

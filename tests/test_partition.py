@@ -315,11 +315,15 @@ def test_deal_by_hand():
         (ByDomain(), 2, "data.clients: got 2, but there are 3 domains (a, b, c). Use 3 or more."),
         (Natural(), 4, "data.clients: got 4, but the data have 3 groups. Use 3 or fewer."),
         (Pooled(), 4, "data.clients: got 4, but partition pooled has one client. Leave data.clients out."),
-        (Iid(), 3000, "data.clients: got 3000, but there are 2,000 training examples. Use 2,000 clients or fewer."),
+        (
+            Iid(),
+            3000,
+            "data.clients: got 3000, but there are 2,000 training examples. Use 2,000 or fewer, or more examples (data.limit, if it is set).",
+        ),
         (
             Dirichlet(smallest=100),
             50,
-            "data.clients: got 50, but there are 2,000 training examples, fewer than 100 per client (partition.smallest). Use 20 clients or fewer.",
+            "data.clients: got 50, but there are 2,000 training examples, fewer than 100 per client (partition.smallest). Use 20 or fewer, or more examples (data.limit, if it is set).",
         ),
         (
             Dirichlet(alpha=0.01, smallest=90),
@@ -364,7 +368,7 @@ def test_a_partition_is_loaded_back_from_its_file(tmp_path):
     hashes = [json.loads((tmp_path / name / "partition.json").read_text())["sha256"] for name in "ab"]
     assert hashes[0] == hashes[1]
     for change, message in (
-        ({"partition": {"name": "file"}}, "must be the partition.json of a run"),
+        ({"partition": {"name": "file"}}, "partition.path is not set. Set it to the partition.json of a run."),
         ({"data": {"clients": 3}}, r"data.clients: got 3, but .* has 4. Leave data.clients out."),
     ):
         with pytest.raises(UserError, match=message):

@@ -133,7 +133,7 @@ def test_the_help_names_every_picture(draw):
         (["fedavg", "--what", "attention"], "fedavg has no attention over clients"),
         (["fedproto", "--what", "spiral"], "its embeddings have 50 dimensions; this picture needs 2"),
         (["fedproto", "--what", "embeddings", "--client", "9"], "There is no client 9"),
-        (["fedavg", "--what", "curves", "--by", "prototype"], "None of these runs has an accuracy by prototype."),
+        (["fedavg", "--what", "curves", "--by", "prototype"], "--by: none of these runs has prototype. Known: head,"),
         (["fedproto", "fedavg", "--what", "partition"], "--what partition draws one run; got 2 folders."),
         (["fedproto", "fednh", "--what", "bounds"], "--what bounds draws one run; got 2 folders."),
         (["fedproto-1", "--what", "bounds"], "fedproto-1 has no bounds.jsonl. Run it with --set run.monitor=5"),

@@ -299,11 +299,14 @@ def test_broken_masks_say_so(tmp_path):
     x, mask = squares(10, 0)
     for arrays, words in (
         ({"mask": mask[:, :8]}, r"masks of shape \[10, 8, 16\] do not fit images"),
-        ({"mask": mask.astype(float)}, "values of masks must be whole numbers"),
+        ({"mask": mask.astype(float)}, "got masks with values of type float64; a pixel must be a whole number"),
+        ({"mask": mask.astype(int) - 1}, "got masks with -1; a pixel must be a whole number"),
+        ({"mask": np.full_like(mask, IGNORED)}, "no pixel of its masks has a label: all values are 255"),
+        ({"mask": mask, "x": x.transpose(0, 2, 3, 1)}, r"channels first. Use x.transpose\(0, 3, 1, 2\)"),
         ({"mask": mask, "classes": np.array(["a", "b"])}, "there is no class 2. Known: a, b"),
         ({"mask": mask, "x_test": x}, "has no array y_test|has no array mask_test"),
     ):
-        np.savez(tmp_path / "bad.npz", x=x, **arrays)
+        np.savez(tmp_path / "bad.npz", **({"x": x} | arrays))
         with pytest.raises(UserError, match=words):
             SOURCES["npz"](str(tmp_path / "bad.npz"))
 
@@ -412,3 +415,14 @@ def test_further_figures_are_stored_or_measured(folder):
         "miou.per_class.red": stored["per_class"]["red"],
         "entropy.mean.softmax": measure(run, ["entropy"])["entropy"].rows["mean"]["softmax"],
     }  # there is no class blue
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_a_client_without_test_images_is_an_ordinary_case(tmp_path, method):
+    x, mask = squares(8, 0)
+    np.savez(tmp_path / "squares.npz", x=x, mask=mask)
+    table = experiment(tmp_path, method) | {"run": {"rounds": 1}}
+    result = protofed.run(table, tmp_path / "out")
+    assert 0 in [row["test"] for row in result.clients]
+    assert {row["miou_head"] is None for row in result.clients} == {row["test"] == 0 for row in result.clients}
+    assert not any(key.startswith("wilson") for key in result.clients[0])

@@ -430,7 +430,7 @@ def test_what_is_not_made_by_the_command_is_told(command):  # noqa: F811
         'protofed: There is no study "fedproto-tabel1". Did you mean "fedproto-table1"?'
     )
     assert command("reproduce", "protomargin-femnist")[2].startswith(
-        "protofed: `protofed reproduce` does not make protomargin-femnist (cannot be run here): FEMNIST's letters"
+        "protofed: `protofed reproduce` has no runs for protomargin-femnist. --list says: cannot be run here: FEMNIST's"
     )
 
 

@@ -189,5 +189,5 @@ def test_the_screen_says_that_the_budget_ended_the_run(tmp_path):
     assert "3 rounds took 6 s (2.00 s per round). The time budget, run.seconds, ended the run." in run_verdict(result)
     with Screen(Console(file=text, width=200)) as screen:
         run(table(seconds=5.0), tmp_path / "run", resume=True, watchers=[screen])
-    assert "All 3 rounds that run.seconds allows are already done." in text.getvalue()
+    assert "The run is complete after 3 rounds, all that run.seconds allows." in text.getvalue()
     assert "run.seconds" not in run_verdict(run(table(rounds=2)))

@@ -128,7 +128,7 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
     [
         (["--out", "s"], "sweep needs settings to compare: --grid section.key=a,b,c, --runs A.toml,B.toml, or a FILE"),
         (["--grid", "method.pull=0,1"], "sweep needs --out FOLDER, for its runs."),
-        (["--grid", "method.pul=0,1", "--out", "s"], 'method.pul: unknown key. Did you mean "pull"?'),
+        (["--grid", "method.pul=0,1", "--out", "s"], 'method.pul: unknown key of fedproto. Did you mean "pull"?'),
         (
             ["--grid", "run.seed=1,2", "--out", "s"],
             "--grid run.seed=1,2: the seeds are chosen by --seeds. Use --seeds 1,2.",
@@ -149,7 +149,7 @@ def test_a_sweep_from_the_command_line(command, tmp_path):  # noqa: F811
         ),
         (
             ["--grid", "method.name=fedproto,fedavg", "--set", "method.pull=0.5", "--out", "s"],
-            "method.name=fedavg: method.pull: unknown key.",
+            "method.name=fedavg: method.pull: unknown key of fedavg.",
         ),
         (["x.toml", "--runs", "a.toml", "--out", "s"], "--runs has the experiment files of the sweep: leave FILE out"),
         (["--runs", "nowhere.toml", "--out", "s"], "There is no experiment file nowhere.toml."),
@@ -307,7 +307,10 @@ def test_equal_settings_are_made_once(tmp_path):
         ("[[compare]]\nmethod = 'fedavg'\n", 'method = "fedavg" is not a table of keys. Write section.key = value'),
         ("[[compare]]\nrun.seed = 3\n", "[[compare]] 1: run.seed: the seeds are chosen by --seeds."),
         ("compare = 3\n", "[[compare]]: must be a list of tables"),
-        ("[[compare]]\nmethod.pul = 1\n[[compare]]\nmethod.name = 'local'\n", "pul=1: method.pul: unknown key."),
+        (
+            "[[compare]]\nmethod.pul = 1\n[[compare]]\nmethod.name = 'local'\n",
+            "pul=1: method.pul: unknown key of fedproto.",
+        ),
     ],
 )
 def test_wrong_compare_tables_are_said(text, message, tmp_path):

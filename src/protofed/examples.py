@@ -188,7 +188,10 @@ class Examples:
         """
         raw, shape = np.asarray(x), self.shape
         if raw.dtype.kind not in "biuf":
-            raise UserError(f"The inputs are of type {raw.dtype}; they must be numbers.")
+            raise UserError(
+                f"The inputs are of type {raw.dtype}; they must be numbers of shape "
+                f"[n{''.join(f', {size}' for size in shape)}], for example in a .npy file."
+            )
         if raw.ndim < 1 or raw.shape[1:] not in (shape, tuple(size for size in shape if size != 1)):
             raise UserError(
                 f"The inputs have shape {list(raw.shape)}; must be [n{''.join(f', {size}' for size in shape)}]."

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+import typer.core
 
 from protofed import __version__
 from protofed.cli.arguments import AsJson, ExperimentFile, Sets, TrustCode, option
@@ -32,6 +33,7 @@ from protofed.cli.sweep import sweep_command
 from protofed.errors import UserError, is_out_of_memory
 from protofed.plugins import label, outside_error
 
+typer.core.HAS_RICH = False  # otherwise --help has a backslash in front of "[required]", and imports Rich
 app = typer.Typer(
     name="protofed",
     no_args_is_help=True,

@@ -14,8 +14,9 @@ def size_caution(sizes: Sequence[int]) -> str:
     few = [size for size in sizes if 0 < size < FEW_TESTS]
     if not few:
         return ""
+    tested, have = sum(size > 0 for size in sizes), "has" if len(few) == 1 else "have"
     return (
-        f"Careful: {len(few)} of {quantity(len(sizes), 'client')} have fewer than {FEW_TESTS} test examples "
+        f"Careful: {len(few)} of {quantity(tested, 'client')} {have} fewer than {FEW_TESTS} test examples "
         f"(the fewest: {min(few)}), where one example is {100 / min(few):.1f} points of accuracy. clients.csv has the "
         "95 % interval of each accuracy."
     )

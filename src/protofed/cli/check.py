@@ -47,6 +47,11 @@ def check_command(
         raise UserError(f"--set: {name} has several parts: {', '.join(part.__name__ for part in parts)}. Name one.")
     for part in parts:
         began, kind = time.perf_counter(), _kind_of_part(part)
+        if not kind:
+            raise UserError(
+                f"{part.__name__} is neither a method (derive it from protofed.Method), nor a net (a torch module, or "
+                "with a function build), nor a partition (with a function split)."
+            )
         if kind == "method":
             sentences = check_method(part, options)
         elif kind == "partition":

@@ -74,7 +74,7 @@ def reproduce_command(
     if name not in STUDIES:
         entry = next((entry for entry in ENTRIES if entry.name == name), None)
         if entry:
-            raise UserError(f"`protofed reproduce` does not make {name} ({entry.state}): {entry.how}.")
+            raise UserError(f"`protofed reproduce` has no runs for {name}. --list says: {entry.state}: {entry.how}.")
         raise UserError(f'There is no study "{name}". {did_you_mean(name, [entry.name for entry in ENTRIES])}')
     if kept and STUDIES[name].picture:
         raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave --kept out.")

@@ -88,10 +88,10 @@ class Screen(Watcher):
         for note in notes:
             say(self.console, note)
         if done:
-            within = " that run.seconds allows" if done < self.total else ""
+            within = ", all that run.seconds allows" if done < self.total else ""
             is_over = config.run.is_over(done, self.spent)
-            state = f"All {done} rounds{within} are already done." if is_over else f"Resuming after round {done}."
-            say(self.console, state)
+            complete = f"The run is complete after {quantity(done, 'round')}{within}."
+            say(self.console, complete if is_over else f"Resuming after round {done}.")
 
     def progress(self, round: int, done: int, of: int) -> None:
         """Show how far a long round is: on a terminal below the table, elsewhere every half minute."""
@@ -182,12 +182,13 @@ def run_verdict(result: Result) -> str:
     accuracies = {way: spread for way, spread in summary["accuracy"].items() if spread}
     if accuracies.get("head_own") == accuracies.get("head"):
         accuracies.pop("head_own", None)
-    means = [spread["mean"] for way, spread in accuracies.items() if way != "head_own"]  # the method's own answers
+    answers = {way: spread["mean"] for way, spread in accuracies.items() if way != "head_own"}  # the method's own
+    tested = sum(row["test"] > 0 for row in result.clients)
     lines = [
         f"{summary['method']} on {result.state.members.title} after {quantity(summary['rounds'], 'round')}: "
-        + _accuracy_text(accuracies, summary["clients"], result.state.config.eval.reporting),
+        + _accuracy_text(accuracies, tested, result.state.config.eval.reporting),
         _overlap_text(summary["miou"]),
-        " ".join(_judgements(summary, max(means, default=0.0), pull_warning(result.state.config, result.rounds))),
+        " ".join(_judgements(summary, answers, pull_warning(result.state.config, result.rounds))),
         client_lines(result.clients),
         size_caution([row["test"] for row in result.clients]) if not result.state.members.nets[0].grid else "",
         unknown_text(summary["unknown"]),
@@ -201,12 +202,13 @@ def run_verdict(result: Result) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _accuracy_text(accuracies: Mapping[str, dict[str, float]], clients: int, reporting: str) -> str:
+def _accuracy_text(accuracies: Mapping[str, dict[str, float]], tested: int, reporting: str) -> str:
+    """The accuracies by way of predicting, and the number of clients that they are a mean of."""
     if not accuracies:
         return "there are no test examples."
     by_way = ", ".join(f"{percent(spread)} {_WAYS.get(way, way)}" for way, spread in accuracies.items())
     running = " of running averages" if reporting == "running" else ""
-    return f"{by_way} (mean accuracy ± standard deviation{running} over {quantity(clients, 'client')})."
+    return f"{by_way} (mean accuracy ± standard deviation{running} over {quantity(tested, 'client')})."
 
 
 def _overlap_text(overlap: Mapping[str, Any]) -> str:
@@ -223,19 +225,23 @@ def _overlap_text(overlap: Mapping[str, Any]) -> str:
     return f"mIoU: {', '.join(figures) or 'none'}.{baseline} Accuracies are shares of pixels."
 
 
-def _judgements(summary: Mapping[str, Any], best: float, warning: str) -> list[str]:
-    """Sentences that compare the best accuracy with the majority-class baseline, and say what else is notable."""
+def _judgements(summary: Mapping[str, Any], answers: Mapping[str, float], warning: str) -> list[str]:
+    """Sentences that compare the best accuracy with the majority-class baseline, and say what else is notable.
+
+    `answers`: the accuracy of each of the method's own ways of predicting.
+    """
     majority, server, personal = summary["majority"], summary["global"]["accuracy"], summary["personal"]
     if majority is None or majority != majority:
         sentences = []
     else:
-        gain = 100 * (best - majority)
+        best = max(answers, key=lambda way: answers[way], default="head")
+        gain, found = 100 * (answers.get(best, 0.0) - majority), f"The accuracy {_WAYS.get(best, best)} is"
         if majority > 0.99:
             comparison = "Each client is tested on (almost) a single class, so no accuracy can be much higher."
         elif gain > 0:
-            comparison = f"The best accuracy above is {'only ' if gain < 5 else ''}{gain:.1f} points higher."
+            comparison = f"{found} {'only ' if gain < 5 else ''}{gain:.1f} points higher."
         else:
-            comparison = "The best accuracy above is not higher: check the loss, train.lr and run.rounds."
+            comparison = f"{found} not higher: check the loss, train.lr and run.rounds."
         sentences = [f"Majority-class baseline: {100 * majority:.1f} %.", comparison]
     if warning:
         sentences[1:] = [warning]

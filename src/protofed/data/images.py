@@ -111,7 +111,7 @@ PETS = ImageFile(
     IMAGENET_MEAN,
     IMAGENET_STD,
     classes=20,
-    remark="subset of 20 breeds",
+    remark="20 breeds, a subset",
 )
 COMPLETE_SIZES = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "mnist_m": 59_001}
 """The number of training examples that was published. A file with fewer is a subset."""

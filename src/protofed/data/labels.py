@@ -74,5 +74,9 @@ def class_numbers(labels: tuple[str | int, ...], y: np.ndarray, owner: str) -> n
             hint = (
                 did_you_mean(str(label), map(str, labels)) if len(labels) <= 30 else f"There are {len(labels)} classes."
             )
+            if isinstance(label, int) and label < 0:
+                raise UserError(
+                    f"{owner}: got the label {label}; labels are 0 or more. Add {-label} to all, or give names."
+                )
             raise UserError(f"{owner}: there is no class {label!r}. {hint}")
     return np.array([numbers[label] for label in values.tolist()], dtype=np.int64)[inverse]

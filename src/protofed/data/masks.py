@@ -43,10 +43,10 @@ def with_masks(examples: Examples, masks: np.ndarray, owner: str) -> Examples:
     """The images with a mask each; an error if the masks do not have their size. `owner` begins the error message."""
     expected = (len(examples.x), *examples.shape[1:])
     if len(examples.shape) != 3 or masks.shape != expected:
-        raise UserError(
-            f"{owner}: masks of shape {list(masks.shape)} do not fit images of shape {list(examples.x.shape)}; "
-            f"must be {list(expected)}."
-        )
+        shapes = f"{owner}: masks of shape {list(masks.shape)} do not fit images of shape {list(examples.x.shape)}"
+        if masks.shape == tuple(examples.x.shape[:3]):
+            raise UserError(f"{shapes}: images must have their channels first. Use x.transpose(0, 3, 1, 2).")
+        raise UserError(f"{shapes}; must be {list(expected)}.")
     return Examples.of(
         examples.x.numpy(),
         examples.y.numpy(),
@@ -60,10 +60,12 @@ def with_masks(examples: Examples, masks: np.ndarray, owner: str) -> Examples:
 
 def check_masks(masks: np.ndarray, owner: str) -> np.ndarray:
     """Masks as bytes; an error unless they are whole numbers from 0 to 255."""
-    if masks.dtype.kind not in "biu" or masks.min(initial=0) < 0 or masks.max(initial=0) > IGNORED:
+    low, high = masks.min(initial=0), masks.max(initial=0)
+    if masks.dtype.kind not in "biu" or low < 0 or high > IGNORED:
+        got = f"values of type {masks.dtype}" if masks.dtype.kind not in "biu" else f"{low if low < 0 else high}"
         raise UserError(
-            f"{owner}: the values of masks must be whole numbers: a class from 0 to {IGNORED - 1}, or {IGNORED} for a "
-            "pixel without a label."
+            f"{owner}: got masks with {got}; a pixel must be a whole number: a class from 0 to {IGNORED - 1}, or "
+            f"{IGNORED} for a pixel without a label."
         )
     return masks.astype(np.uint8)
 
@@ -90,9 +92,16 @@ def mask_classes(
     """
     values = np.unique(np.concatenate([np.unique(mask) for mask in masks])).astype(np.int64)
     values = values[values != IGNORED]
+    if not len(values):
+        raise UserError(
+            f"{owner}: no pixel of its masks has a label: all values are {IGNORED}. Give classes from 0 on to pixels."
+        )
     names = class_names([values], classes)
     if len(values) and values.max() >= len(names):
-        raise UserError(f"{owner}: its masks have the class {values.max()}, but there are {len(names)} classes.")
+        raise UserError(
+            f"{owner}: its masks have the class {values.max()}, but there are {len(names)} classes. Use 0 to "
+            f"{len(names) - 1}, or {IGNORED} for a pixel without a label."
+        )
     return names
 
 

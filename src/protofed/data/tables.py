@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from protofed.data.dataset import Dataset, check_arrays, require_file, split_off_test_set
+from protofed.data.dataset import Dataset, check_arrays, data_folder, require_file, split_off_test_set
 from protofed.data.labels import checked_labels, class_names, class_numbers
 from protofed.data.masks import main_classes, mask_classes, with_masks
 from protofed.data.npz_files import read_npz
@@ -66,6 +66,8 @@ def npz(path: Path) -> Dataset:
     class; y, by which images are divided among clients, may then be left out: it is the most frequent class of the
     image other than 0.
     """
+    if path == data_folder("") and not (path / "x.npy").exists():
+        raise UserError("data.root is not set. Set it to your .npz file, or a folder with x.npy and y.npy.")
     if not path.exists():
         raise UserError(f"data.root: there is no {path}; must be your .npz file, or a folder with x.npy and y.npy.")
     return dataset_of_arrays(memory_mapped(path) if path.is_dir() else read_npz(path), str(path), "npz")

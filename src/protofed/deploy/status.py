@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofed.engines.flower.client_answers import one_line
 from protofed.experiment.watchers import Watcher
-from protofed.experiment.wording import void_text
+from protofed.experiment.wording import quantity, void_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,7 @@ class ServerStatus(Watcher):
 
     def finished(self, result: Result) -> None:
         self.write(state="finished")
-        self.say(f"finished after {result.summary['rounds']} rounds: {result.folder}")
+        self.say(f"finished after {quantity(result.summary['rounds'], 'round')}: {result.folder}")
 
     def failed(self, problem: str) -> None:
         """The run has ended with an error."""

@@ -130,6 +130,7 @@ def client_rows(
     """The rows of clients.csv. `temperatures`: by client and way of predicting."""
     separator = "; " if any(" " in str(label) for label in members.example_labels) else " "
     calibrated = dict.fromkeys(way for by_way in temperatures.values() for way in by_way)
+    ways, labels_pixels = ways_of_predicting(evaluations), members.train[0].mask is not None
 
     def row(evaluation: Evaluation) -> RoundRow:
         client, correct, total = evaluation.client, evaluation.correct, evaluation.total
@@ -142,12 +143,9 @@ def client_rows(
             "classes": separator.join(str(members.example_labels[label]) for label in train.labels.unique().tolist()),
             "train": len(train),
             "test": len(members.test[client]),
-            **{
-                f"accuracy_{way}": correct[way] / total if way in correct else None
-                for way in ways_of_predicting(evaluations)
-            },
-            **({} if evaluation.pixels else _intervals(evaluation, ways_of_predicting(evaluations))),
-            **{f"miou_{way}": client_overlap(evaluation, way) for way in evaluation.pixels},
+            **{f"accuracy_{way}": correct[way] / total if total and way in correct else None for way in ways},
+            **({} if labels_pixels else _intervals(evaluation, ways)),
+            **{f"miou_{way}": client_overlap(evaluation, way) for way in (ways if labels_pixels else ())},
             **{
                 f"personal_{key}" + ("" if way == "head" else f"_{way}"): by_client.get(client, {}).get(key)
                 for way, by_client in personal.items()

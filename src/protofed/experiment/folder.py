@@ -276,10 +276,10 @@ class Folder:
         return {} if not path.exists() and (self.path / "reach.json").exists() else read_json(path)
 
 
-def must_be_new(path: Path) -> None:
-    """Raise an error instead of overwriting a file."""
+def must_be_new(path: Path, or_else: str = "") -> None:
+    """Raise an error instead of overwriting a file. `or_else`: what to do instead of giving another name."""
     if path.exists():
-        raise UserError(f"{path} already exists. Give another name.")
+        raise UserError(f"{path} already exists. Give another name{or_else and f', or {or_else}'}.")
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:

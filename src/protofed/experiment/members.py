@@ -247,9 +247,14 @@ class Members:
         if method.needs == "equal nets":
             same_name = len({net.name for net in self.nets}) < len(set(self.nets))
             detail = " for inputs of shape {net.shape}" if same_name else ""
+            equal = (
+                'Give all clients the same inputs (tables: data.scaling = "federated"),'
+                if same_name
+                else "Use one net,"
+            )
             raise UserError(
                 f"{name} cannot average nets of different shapes: {self._nets_by_client(detail)}. "
-                "Use one net, or a method that shares prototypes (fedproto)."
+                f"{equal} or a method that shares prototypes (fedproto)."
             )
         raise UserError(
             f"{name} needs embeddings of the same size: {self._nets_by_client(' of dim {net.dim}')}. "

@@ -138,7 +138,10 @@ def _explain_problem(section: str, owner: str, kind: Any, error: ErrorDetails) -
         return f"{section}.{key}: missing. It has no default, so it must be set."
     if error["type"] == "extra_forbidden":
         keys = [field.name for field in fields(kind)]
-        return f"{section}.{key}: unknown key. " + (did_you_mean(key, keys) if keys else f"{owner} has no options.")
+        if not keys:
+            return f"{section}.{key}: unknown key. {owner} has no options."
+        name = owner.partition(" ")[2]
+        return f"{section}.{key}: unknown key{f' of {name}' if name else ''}. " + did_you_mean(key, keys)
     if error["type"] == "literal_error":
         choices = re.findall(r"'(.*?)'", context["expected"])
         return f"{section}.{key}: got {toml_value(value)}. {did_you_mean(str(value), choices)}"

@@ -72,10 +72,10 @@ class Measurements(dict[str, Measurement]):
 
 
 def measured_text(value: Any) -> str:
-    """A number with three decimals, or with three significant digits if it is very small or large.
+    """A number with three decimals, with three significant digits if it is very small, or without decimals if large.
 
-    >>> [measured_text(value) for value in (None, float("nan"), "2 of 3", 12345, 0.98765, 0.0000321, 0.0)]
-    ['-', '-', '2 of 3', '12,345', '0.988', '3.21e-05', '0.000']
+    >>> [measured_text(value) for value in (None, float("nan"), "2 of 3", 12345, 0.98765, 0.0000321, 0.0, 72100.4)]
+    ['-', '-', '2 of 3', '12,345', '0.988', '3.21e-05', '0.000', '72,100']
     """
     if value is None or value != value:
         return "-"
@@ -83,7 +83,9 @@ def measured_text(value: Any) -> str:
         return value
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.3g}" if 0 < abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.3f}"
+    if abs(value) >= 1e4:
+        return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3g}"
+    return f"{value:.3g}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
 
 
 @dataclass(frozen=True)

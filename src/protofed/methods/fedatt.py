@@ -23,7 +23,7 @@ class FedAtt(FedAvg):
     step: Annotated[float, Gt(0)] = 1.2
     """ε: step size of the server towards the weighted mean of the clients' layers."""
     norm: Literal["spectral", "frobenius"] = "spectral"
-    """Norm of a layer's way: `spectral`: the largest singular value (its code); `frobenius`: L2 over all entries."""
+    """how far a layer has moved: `spectral`: the largest singular value (its code); `frobenius`: L2 over all entries"""
 
     def aggregate(self, site: Site, server: Weights, uploads: Sequence[Upload[Weights]]) -> Weights:
         """w_l <- w_l - ε sum_i α_li (w_l - w_li), with α_l the softmax over clients of ||w_l - w_li||."""

@@ -59,7 +59,7 @@ class EfficientNetLite0:
         if len(shape) != 3 or min(shape[1:]) < 16:
             raise UserError(
                 "net efficientnet_lite0 needs images of at least 16x16 with channels first, got inputs of shape "
-                f"{shape}. Use net mlp or larger images."
+                f"{shape}. Use larger images (for data.encoder, set data.encoder_size), or net mlp."
             )
         layers = lite0_layers(shape, Lite0Form())
         body = OrderedDict(**layers, mean=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten())

@@ -44,7 +44,7 @@ def _scatter(axis: Axes, points: list[list[float]], **style: Any) -> None:
 def animate(run: StoredRun, out: Path, force: bool = False, per_second: float = 6) -> int:
     """Write an animation of the traced rounds, and return their number."""
     if not force:
-        must_be_new(out)
+        must_be_new(out, "replace it (--force)")
     writer = _writer(out, per_second)
     if len(Folder(run.folder).traced_rounds()) < 2:
         raise UserError(

@@ -57,7 +57,7 @@ def _sweep_picture(sweeps: Sequence[list[SettingRow]], options: DrawOptions) -> 
 
 
 PICTURES: dict[str, Picture] = {
-    "curves": Picture("accuracy over rounds", lambda runs, o: curves.curves(runs, o.by, o.window)),
+    "curves": Picture("accuracy or mIoU over rounds", lambda runs, o: curves.curves(runs, o.by, o.window)),
     "losses": Picture("the terms of the loss over rounds", lambda runs, o: curves.losses(runs, o.window)),
     "cost": Picture("accuracy against megabytes sent", lambda runs, o: curves.cost(runs, o.by, o.window)),
     "clients": Picture("the accuracy of each client", lambda runs, o: clients.clients(runs, o.by)),

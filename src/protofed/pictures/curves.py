@@ -49,7 +49,13 @@ def _accuracy_curves(
             if tested := common_values(group, way if way.startswith("miou") else f"accuracy_{way}"):
                 by_name[name + way_suffix(way)] = (group, tested[0], 100 * tested[1])
     if not by_name:
-        raise UserError(f"None of these runs has an accuracy by {' or '.join(ways)}. Try another --by.")
+        columns = dict.fromkeys(
+            key.removeprefix("accuracy_")
+            for run in runs
+            for key in (run.rounds[-1] if run.rounds else {})
+            if key.startswith(("accuracy_", "miou")) and not key.endswith("_std")
+        )
+        raise UserError(f"--by: none of these runs has {' or '.join(ways)}. Known: {', '.join(columns)}.")
     return by_name
 
 

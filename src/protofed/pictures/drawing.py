@@ -32,7 +32,7 @@ class Drawing:
         path = Path(out)
         must_be_a_picture(path)
         if not force:
-            must_be_new(path)
+            must_be_new(path, "replace it (--force, in Python force=True)")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_picture(self.figure, path)
         return path
@@ -72,7 +72,7 @@ def draw(
     if out is not None:
         must_be_a_picture(Path(out))
         if not force:
-            must_be_new(Path(out))
+            must_be_new(Path(out), "replace it (--force, in Python force=True)")
     for name, inches in (("--width", width), ("--height", height)):
         if inches is not None and not 1 <= inches <= 40:
             raise UserError(f"{name}: got {inches:g}; must be from 1 to 40 inches.")

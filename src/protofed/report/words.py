@@ -54,8 +54,13 @@ def verdict_sentences(groups: Groups) -> list[str]:
             sentences.append(f"{name} on {runs[0].data} is not finished.")
             continue
         sentences.append(_result_sentence(name, finished))
+    data = {name: runs[0].data for name, runs in groups.items()}
     rows = [row for row in figure_rows(groups) if row.figures]
-    sentences += [text for row in rows[1:] if (text := _difference_sentence(row, rows[0]))]
+    for row in rows[1:]:
+        if data[row.setting] != data[rows[0].setting]:
+            sentences.append(f"{row.setting} has other data than {rows[0].setting}, so they are not compared.")
+        elif text := _difference_sentence(row, rows[0]):
+            sentences.append(text)
     return sentences
 
 

@@ -185,19 +185,22 @@ def _run_table(runs: Sequence[StoredRun]) -> ResultTable:
 def _remarks(runs: Sequence[StoredRun]) -> list[str]:
     """The meaning of the columns, differences that make runs hard to compare, and the majority-class baseline."""
     results = [run.summary for run in runs]
+    baselines = [value for result in results if (value := (result.get("miou") or {}).get("background")) is not None]
+    own_classes = (
+        "Own classes: by head, which chooses only among the classes that the client trains on, as personal heads and "
+        "prototypes usually do. "
+    )
     notes = [
-        "By head, by prototype: mean accuracy ± standard deviation over clients in %, each on its own test set. Own "
-        "classes: by head, which chooses only among the classes that the client trains on, as personal heads and "
-        "prototypes usually do. Server: the server's own model on the balanced test set, or on all clients' test sets "
-        "if there is none. Sent up: numbers per round, from all clients together. MB: sent in both directions over the "
-        "whole run."
+        "By head, by prototype: mean accuracy ± standard deviation over clients in %, each on its own test set. "
+        f"{'' if baselines else own_classes}Server: the server's own model on the balanced test set, or on all "
+        "clients' test sets if there is none. Sent up: numbers per round, from all clients together."
+        f"{'' if baselines else ' MB: sent in both directions over the whole run.'}"
     ]
     if any(result["personal"].get("v") is not None for result in results):
         notes.append(
             "PM(V), PM(L): the clients' latest models on the balanced test set, by head. The classes that a client "
             "holds have equal weights in PM(V), and weights by their number of training examples in PM(L)."
         )
-    baselines = [value for result in results if (value := (result.get("miou") or {}).get("background")) is not None]
     if baselines:
         notes.append(
             "mIoU: the mean over classes, with the background, of intersection over union; of the server's model on "

@@ -115,11 +115,13 @@ def stratified_share(y: np.ndarray, share: float, draw: np.random.RandomState) -
 
 def require_examples(clients: int, num_examples: int, per_client: int = 1) -> None:
     """Raise an error if there are fewer than `per_client` training examples per client."""
+    if not num_examples:
+        raise UserError("The data have no training examples. Give at least one per client.")
     if clients * per_client > num_examples:
         reason = f", fewer than {per_client} per client (partition.smallest)" if per_client > 1 else ""
         raise UserError(
             f"data.clients: got {clients}, but there are {num_examples:,} training examples{reason}. "
-            f"Use {max(num_examples // per_client, 1):,} clients or fewer."
+            f"Use {max(num_examples // per_client, 1):,} or fewer, or more examples (data.limit, if it is set)."
         )
 
 

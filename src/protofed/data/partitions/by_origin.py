@@ -66,8 +66,10 @@ class FromFile:
 
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         path = Path(self.path).expanduser()
-        if not self.path or not path.is_file():
-            raise UserError(f"partition.path: got {self.path!r}; must be the partition.json of a run.")
+        if not self.path:
+            raise UserError("partition.path is not set. Set it to the partition.json of a run.")
+        if not path.is_file():
+            raise UserError(f"partition.path: there is no file {path}. Set it to the partition.json of a run.")
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))["clients"]
         except (OSError, ValueError, KeyError, TypeError) as problem:

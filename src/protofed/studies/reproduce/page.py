@@ -26,7 +26,8 @@ QUICK_NOTE = (
     "comparable with the paper."
 )
 DETAILS_NOTE = (
-    "Each figure is followed by the paper's. Spread: the standard deviation over clients; running: that of a running "
+    "The columns called paper have the paper's figure for the column before them. Spread: the standard deviation over "
+    "clients; running: that of a running "
     "average over clients, as FedProto's authors' code computes it. Rounds: the first tested round within "
     f"{100 * CONVERGENCE_TOLERANCE:.1f} points of the mean of the last {CONVERGENCE_ROUNDS} rounds. Up and down: "
     "thousands of numbers per round that all clients send and receive; the paper has those sent."
