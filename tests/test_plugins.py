@@ -382,7 +382,10 @@ def test_a_function_is_a_net_too_and_several_nets_mix(project):
             "method.name: there is no module mypackage. Install it, add its folder",
         ),
         ({"method": {"name": "./mine.py"}}, 'method.name: there is no "./mine.py".'),
-        ({"method": {"name": "./mine.py:ProtoAvg", "pul": 1}}, 'method.pul: unknown key of ProtoAvg. Did you mean "pull"?'),
+        (
+            {"method": {"name": "./mine.py:ProtoAvg", "pul": 1}},
+            'method.pul: unknown key of ProtoAvg. Did you mean "pull"?',
+        ),
         (
             {"method": {"name": "./broken.py:X"}},
             "broken.py, line 3: NameError: name 'y' is not defined. Correct the file",

@@ -9,65 +9,108 @@ from protofed.measures.intervals import Interval, paired
 
 ALPHAS, SLOW = ("0.01", "0.1", "1.0"), ("0", "0.5", "0.8")
 SHARED = ("fedavg", "fedavg + toleration", "protomargin", "protomargin, deviation")
-EQUAL, BY_SIZE = "equal weights + toleration", "fedavg + toleration"
+EQUAL, BY_SIZE, PRINTED, REVERSED = "equal weights + toleration", *SHARED[1:]
 
 
 def column(alpha: str, slow: str) -> str:
     return f"alpha {alpha}, slow {slow}"
 
 
-def figure5_sentences() -> list[str]:
-    kept = Kept("protomargin-figure5")
+WITHOUT_SLOW, WITH_SLOW = column("0.1", "0"), column("0.1", "0.8")
+
+
+class Overlaps(Kept):
+    """The kept figures of Fig. 5."""
+
+    def __init__(self) -> None:
+        super().__init__("protomargin-figure5")
+
+    def gaps(self, first: str, second: str) -> tuple[Interval, Interval]:
+        """The differences in the two columns with three seeds."""
+        found = tuple(self.gap(first, second, name) for name in (WITHOUT_SLOW, WITH_SLOW))
+        assert [gap.number for gap in found] == [3, 3]
+        return found[0], found[1]
+
+    def other(self, row: str, name: str, figure: str) -> dict[int, float]:
+        return self.by_place[row, name].other(figure)
+
+    def other_mean(self, row: str, name: str, figure: str) -> float:
+        return float(np.mean(list(self.other(row, name, figure).values())))
+
+
+def both(gaps: tuple[Interval, Interval]) -> str:
+    return f"{gaps[0].percent('+')} and {gaps[1].percent('+')}"
+
+
+def overlap_sentences() -> list[str]:
+    kept = Overlaps()
     columns = [column(alpha, slow) for alpha in ALPHAS for slow in SLOW]
     level = {(row, name): 100 * kept.mean(row, name).mean for row in SHARED for name in columns}
-    above = {
-        row: sum(level[row, name] > level[BY_SIZE, name] for name in columns)
-        for row in ("protomargin", "protomargin, deviation")
+    assert min(level.values()) > 35
+    above = {row: sum(level[row, name] > level[BY_SIZE, name] for name in columns) for row in (PRINTED, REVERSED)}
+    central = 100 * kept.mean("central", "all images").mean
+    by_class = {
+        name: 100 * kept.other_mean("fedavg", WITHOUT_SLOW, f"miou.per_class.{name}") for name in ("cat", "dog")
     }
-    decisive = column("0.1", "0"), column("0.1", "0.8")
 
-    def gaps(first: str, second: str) -> str:
-        return " and ".join(kept.gap(first, second, name).percent("+") for name in decisive)
+    def over_slow(row: str) -> str:
+        means = [np.mean([level[row, column(alpha, slow)] for slow in SLOW]) for alpha in ALPHAS]
+        return "{:.1f}, {:.1f} and {:.1f}".format(*means)
 
-    def over_slow(row: str, alpha: str) -> float:
-        return float(np.mean([level[row, column(alpha, slow)] for slow in SLOW]))
-
-    def other(row: str, name: str, figure: str) -> dict[int, float]:
-        return kept.by_place[row, name].other(figure)
-
-    own = {row: Interval.of(list(other(row, decisive[0], "miou.clients.head.mean").values())) for row in (BY_SIZE, "local")}  # fmt: skip
-    alone = paired(other("fedavg", decisive[0], "miou.clients.head.mean"), kept.by_place["local", decisive[0]].accuracy)
-    assert alone
-    classes = {
-        name: float(np.mean(list(other("fedavg", decisive[0], f"miou.per_class.{name}").values())))
-        for name in ("cat", "dog")
-    }
-    softmax = {
-        row: paired(
-            other(row, decisive[1], "entropy.mean.softmax"), other(BY_SIZE, decisive[1], "entropy.mean.softmax")
-        )
-        for row in ("protomargin", "protomargin, deviation")
-    }
-    central = kept.by_place["central", "all images"]
+    own = paired(
+        kept.other("fedavg", WITHOUT_SLOW, "miou.clients.head.mean"), kept.by_place["local", WITHOUT_SLOW].accuracy
+    )
+    assert own
     return [
-        f"between {min(level.values()):.1f} and {max(level.values()):.1f}",
-        f"central has {100 * central.interval.mean:.1f}",
-        f"as printed is above fedavg with toleration in {above['protomargin']} of 9 columns, with the sign reversed in "
-        f"{above['protomargin, deviation']}",
-        f"protomargin as printed differs from it by {gaps('protomargin', BY_SIZE)} points",
-        f"with the sign reversed by {gaps('protomargin, deviation', BY_SIZE)}",
-        f"Equal weights differ from weights by size by {gaps(EQUAL, BY_SIZE)}",
-        f"protomargin from equal weights by {gaps('protomargin', EQUAL)} as printed and by "
-        f"{gaps('protomargin, deviation', EQUAL)} with the sign reversed",
-        "{:.1f}, {:.1f} and {:.1f} for fedavg with toleration".format(*(over_slow(BY_SIZE, a) for a in ALPHAS)),
-        "{:.1f}, {:.1f} and {:.1f} for protomargin".format(*(over_slow("protomargin", a) for a in ALPHAS)),
-        f"fedavg has {own[BY_SIZE].percent()} there and local {kept.mean('local', decisive[0]).percent()}",
-        f"a difference of {alone.percent('+')}",
-        f"{100 * classes['dog']:.0f} % for dogs and {100 * classes['cat']:.0f} % for cats",
-        *(f"{row}: {gap.mean:+.3f} ± {gap.half or 0:.3f}" for row, gap in softmax.items() if gap),
+        f"have between {min(level.values()):.1f} and {max(level.values()):.1f}; central has {central:.1f}",
+        f"is {by_class['dog']:.0f} % for dogs and {by_class['cat']:.0f} % for cats",
+        f"as printed is above fedavg with toleration in {above[PRINTED]} of 9 columns, with the sign reversed in "
+        f"{above[REVERSED]}",
+        f"as printed differs from it by {both(kept.gaps(PRINTED, BY_SIZE))} points, with the sign reversed by "
+        f"{both(kept.gaps(REVERSED, BY_SIZE))}",
+        f"equal weights differ from weights by size by {both(kept.gaps(EQUAL, BY_SIZE))}",
+        f"from equal weights by {both(kept.gaps(PRINTED, EQUAL))} as printed, and by "
+        f"{both(kept.gaps(REVERSED, EQUAL))} with the sign reversed",
+        f"above the printed one by {both(kept.gaps(REVERSED, PRINTED))}",
+        f"fedavg with toleration has {over_slow(BY_SIZE)}, protomargin as printed {over_slow(PRINTED)} and with the "
+        f"sign reversed {over_slow(REVERSED)}",
+        f"fedavg has {100 * kept.other_mean('fedavg', WITHOUT_SLOW, 'miou.clients.head.mean'):.1f} there and local "
+        f"{100 * kept.mean('local', WITHOUT_SLOW).mean:.1f}, a difference of {own.percent('+')}",
     ]
+
+
+def entropy_sentences() -> list[str]:
+    kept = Overlaps()
+
+    def gaps(row: str, figure: str) -> str:
+        found = [paired(kept.other(row, name, figure), kept.other(BY_SIZE, name, figure))
+                 for name in (WITHOUT_SLOW, WITH_SLOW)]  # fmt: skip
+        return " and ".join(f"{gap.mean:+.3f} ± {gap.half or 0:.3f}" for gap in found if gap)
+
+    features = [kept.other_mean(row, WITH_SLOW, "entropy.mean.features") for row in (BY_SIZE, PRINTED, REVERSED)]
+    central = kept.other_mean("central", "all images", "entropy.mean.features")
+    softmax = "entropy.mean.softmax"
+    return [
+        f"by {gaps(PRINTED, softmax)} as printed and by {gaps(REVERSED, softmax)} with the sign reversed",
+        f"central has {kept.other_mean('central', 'all images', softmax):.2f}, fedavg "
+        f"{kept.other_mean('fedavg', WITHOUT_SLOW, softmax):.2f}",
+        "H_E is {:.2f}, {:.2f} and {:.2f} (fedavg with toleration, protomargin as printed and reversed)".format(
+            *features
+        ),
+        f"against {central:.2f} for central",
+    ]
+
+
+def test_which_differences_of_fig_5_are_more_than_chance():
+    kept = Overlaps()
+    assert [gap.excludes_zero for gap in kept.gaps(PRINTED, BY_SIZE)] == [True, False]
+    assert [gap.excludes_zero for gap in kept.gaps(REVERSED, BY_SIZE)] == [True, False]
+    assert [gap.excludes_zero for gap in kept.gaps(EQUAL, BY_SIZE)] == [True, False]
+    assert [gap.excludes_zero for gap in kept.gaps(PRINTED, EQUAL)] == [False, True]
+    assert [gap.excludes_zero for gap in kept.gaps(REVERSED, EQUAL)] == [False, False]
+    assert [gap.excludes_zero for gap in kept.gaps(REVERSED, PRINTED)] == [False, True]
 
 
 def test_sentences_about_segmentation_follow_from_the_kept_figures():
     text = text_of("segmentation.md")
-    assert [sentence for sentence in figure5_sentences() if sentence not in text] == []
+    assert [sentence for sentence in [*overlap_sentences(), *entropy_sentences()] if sentence not in text] == []

@@ -124,10 +124,11 @@ def _adjust(figure: Figure, title: str | None, labels: Mapping[str, str], ylim: 
 
 
 def _names(figure: Figure, axes: Sequence[Axes]) -> list[str]:
-    """The names in legends and at the ticks of categories."""
+    """The names in legends, at the ticks of categories, and of rows of images."""
     legends = [legend for legend in (*figure.legends, *(axis.get_legend() for axis in axes)) if legend is not None]
     ticks = [name for axis in axes for scale in (axis.xaxis, axis.yaxis) for name in _tick_names(scale)]
-    return [text.get_text() for legend in legends for text in legend.get_texts()] + ticks
+    rows = [axis.get_ylabel() for axis in axes if axis.images and axis.get_ylabel()]
+    return [text.get_text() for legend in legends for text in legend.get_texts()] + ticks + rows
 
 
 def _tick_names(scale: Axis) -> list[str]:
@@ -138,7 +139,7 @@ def _tick_names(scale: Axis) -> list[str]:
 
 
 def _rename(figure: Figure, axes: Sequence[Axes], name: str, label: str) -> bool:
-    """Replace a name in legends and at the ticks of categories, also where more follows it. Whether it was found."""
+    """Replace one of the `_names`, also where more follows it. Whether it was found."""
     found = False
 
     def changed(text: str) -> str:
@@ -152,6 +153,8 @@ def _rename(figure: Figure, axes: Sequence[Axes], name: str, label: str) -> bool
         for text in legend.get_texts() if legend is not None else ():
             text.set_text(changed(text.get_text()))
     for axis in axes:
+        if axis.images:
+            axis.yaxis.label.set_text(changed(axis.get_ylabel()))
         for scale in (axis.xaxis, axis.yaxis):
             if names := _tick_names(scale):
                 scale.set_ticklabels([changed(text) for text in names])
