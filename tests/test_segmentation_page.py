@@ -57,6 +57,7 @@ def overlap_sentences() -> list[str]:
         means = [np.mean([level[row, column(alpha, slow)] for slow in SLOW]) for alpha in ALPHAS]
         return "{:.1f}, {:.1f} and {:.1f}".format(*means)
 
+    cats = [100 * kept.other_mean("fedavg", column(alpha, "0"), "miou.per_class.cat") for alpha in ALPHAS]
     own = paired(
         kept.other("fedavg", WITHOUT_SLOW, "miou.clients.head.mean"), kept.by_place["local", WITHOUT_SLOW].accuracy
     )
@@ -74,6 +75,7 @@ def overlap_sentences() -> list[str]:
         f"above the printed one by {both(kept.gaps(REVERSED, PRINTED))}",
         f"fedavg with toleration has {over_slow(BY_SIZE)}, protomargin as printed {over_slow(PRINTED)} and with the "
         f"sign reversed {over_slow(REVERSED)}",
+        "{:.0f}, {:.0f} and {:.0f} % for them".format(*cats),
         f"fedavg has {100 * kept.other_mean('fedavg', WITHOUT_SLOW, 'miou.clients.head.mean'):.1f} there and local "
         f"{100 * kept.mean('local', WITHOUT_SLOW).mean:.1f}, a difference of {own.percent('+')}",
     ]
@@ -114,3 +116,13 @@ def test_which_differences_of_fig_5_are_more_than_chance():
 def test_sentences_about_segmentation_follow_from_the_kept_figures():
     text = text_of("segmentation.md")
     assert [sentence for sentence in [*overlap_sentences(), *entropy_sentences()] if sentence not in text] == []
+
+
+def test_the_summary_has_the_same_figures():
+    kept, text = Overlaps(), text_of("README.md")
+    printed, equal = kept.gaps(PRINTED, BY_SIZE)[0], kept.gaps(EQUAL, BY_SIZE)[0]
+    for gap, words in ((printed, "it is {} points of mIoU below it"), (equal, "Equal weights account for {} of these")):
+        assert words.format(f"{-100 * gap.mean:.1f} ± {100 * (gap.half or 0):.1f}") in text
+    columns = [column(alpha, slow) for alpha in ALPHAS for slow in SLOW]
+    above = [sum(kept.mean(row, name).mean > kept.mean(BY_SIZE, name).mean for name in columns) for row in (PRINTED, REVERSED)]  # fmt: skip
+    assert f"in {above[0]} of 9 settings as printed, and in {above[1]} with the sign reversed" in text
