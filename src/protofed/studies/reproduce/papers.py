@@ -208,13 +208,13 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "encoder",
             "Section 5.2: segmentation from an encoder trained on ImageNet",
             NOT_YET,
-            f"{_COMMAND} can make it in 10 CPU minutes per run, on pets with masks instead of Pascal VOC",
+            f"{_COMMAND} can make it in 12 CPU minutes per run, on pets with masks instead of Pascal VOC",
         ),
         (
             "figure6",
             "Fig. 6, S1, S3, S4: maps, partitions, t-SNE of pixels",
             SMALLER,
-            "`protofed draw DIR --what maps`, `--what partition` and `--what tsne` draw them from runs of segmentation; "
+            "`protofed draw DIR --what maps`, `--what partition` and `--what tsne` draw them from runs; "
             "docs/results/segmentation.md has some",
         ),
     ),
