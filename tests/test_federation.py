@@ -150,7 +150,10 @@ X, Y = table(6)
         ),
         ({"data": [(X, Y / 2)]}, "data[0], labels: got the label 0.5; labels must be whole numbers or names."),
         ({"data": [(X.astype(str), Y)]}, "data[0]: its inputs are of type <U32; they must be numbers."),
-        ({"data": [(X, Y - 1)]}, "data[0]: got the label -1; labels are 0 or more. Add 1 to all, or give names."),
+        (
+            {"data": [(X, Y - 1)]},
+            "data[0]: got the label -1; labels must be 0 or more. Leave out examples without a label, or renumber the labels of all clients.",
+        ),
         ({"data": [(X, Y)], "classes": 2}, "data[0]: there is no class 2. Known: 0, 1."),
         ({"data": [(X, Y)], "classes": 0}, "classes: got 0; must be 1 or more, or None."),
         (

@@ -114,6 +114,6 @@ def test_the_numbers_in_the_sentences_are_those_of_the_kept_figures(section, fig
         f"{agreement['uniform', 20]} degrees against {agreement['free', 20]} with the free head after 20 rounds, "
         f"{agreement['uniform', 60]} against {agreement['free', 60]} after 60, and "
         f"{agreement['uniform', 200]} against {agreement['free', 200]} after 200.",
-        "averaged by size, the free head has {}, {} and {} %.".format(*column("server", "free, averaged by size", 200)),
+        "Averaged by size, the free head has {}, {} and {} %.".format(*column("server", "free, averaged by size", 200)),
     ):
         assert sentence in text, sentence

@@ -32,7 +32,7 @@ def report_command(
     if out.suffix not in (".html", ".htm"):
         raise UserError(f"--out: got {out.name}; its name must end in .html.")
     if not force:
-        must_be_new(out, "--force")
+        must_be_new(out, "replace it (--force)")
     runs = load_runs(folders)
     content = gather(runs)
     page = html_page(content).encode()

@@ -71,12 +71,14 @@ def class_numbers(labels: tuple[str | int, ...], y: np.ndarray, owner: str) -> n
         if label not in numbers:
             if isinstance(label, str) and label in map(str, labels):
                 raise UserError(f"{owner}: its labels are text, but the classes are numbers. Give whole numbers.")
+            smallest = min((one for one in numbers if isinstance(one, int)), default=0)
+            if isinstance(label, int) and label < 0 <= smallest:
+                raise UserError(
+                    f"{owner}: got the label {label}; labels must be 0 or more. Leave out examples without a label, or "
+                    "renumber the labels of all clients."
+                )
             hint = (
                 did_you_mean(str(label), map(str, labels)) if len(labels) <= 30 else f"There are {len(labels)} classes."
             )
-            if isinstance(label, int) and label < 0:
-                raise UserError(
-                    f"{owner}: got the label {label}; labels are 0 or more. Add {-label} to all, or give names."
-                )
             raise UserError(f"{owner}: there is no class {label!r}. {hint}")
     return np.array([numbers[label] for label in values.tolist()], dtype=np.int64)[inverse]

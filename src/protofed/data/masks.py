@@ -43,8 +43,11 @@ def with_masks(examples: Examples, masks: np.ndarray, owner: str) -> Examples:
     """The images with a mask each; an error if the masks do not have their size. `owner` begins the error message."""
     expected = (len(examples.x), *examples.shape[1:])
     if len(examples.shape) != 3 or masks.shape != expected:
-        shapes = f"{owner}: masks of shape {list(masks.shape)} do not fit images of shape {list(examples.x.shape)}"
-        if masks.shape == tuple(examples.x.shape[:3]):
+        images = tuple(examples.x.shape)
+        shapes = f"{owner}: masks of shape {list(masks.shape)} do not fit images of shape {list(images)}"
+        if masks.shape == images:
+            raise UserError(f"{shapes}: images must have an axis for channels. Use x[:, None].")
+        if len(images) == 4 and images[3] in (1, 3, 4) and masks.shape == images[:3]:
             raise UserError(f"{shapes}: images must have their channels first. Use x.transpose(0, 3, 1, 2).")
         raise UserError(f"{shapes}; must be {list(expected)}.")
     return Examples.of(
@@ -60,13 +63,12 @@ def with_masks(examples: Examples, masks: np.ndarray, owner: str) -> Examples:
 
 def check_masks(masks: np.ndarray, owner: str) -> np.ndarray:
     """Masks as bytes; an error unless they are whole numbers from 0 to 255."""
-    low, high = masks.min(initial=0), masks.max(initial=0)
-    if masks.dtype.kind not in "biu" or low < 0 or high > IGNORED:
-        got = f"values of type {masks.dtype}" if masks.dtype.kind not in "biu" else f"{low if low < 0 else high}"
-        raise UserError(
-            f"{owner}: got masks with {got}; a pixel must be a whole number: a class from 0 to {IGNORED - 1}, or "
-            f"{IGNORED} for a pixel without a label."
-        )
+    allowed = f"a class from 0 to {IGNORED - 1}, or {IGNORED} for a pixel without a label"
+    if masks.dtype.kind not in "biu":
+        raise UserError(f"{owner}: got masks of type {masks.dtype}; a pixel must be a whole number: {allowed}.")
+    for value in (masks.min(initial=0), masks.max(initial=0)):
+        if not 0 <= value <= IGNORED:
+            raise UserError(f"{owner}: got masks with the value {value}; a pixel must be {allowed}.")
     return masks.astype(np.uint8)
 
 
@@ -94,10 +96,11 @@ def mask_classes(
     values = values[values != IGNORED]
     if not len(values):
         raise UserError(
-            f"{owner}: no pixel of its masks has a label: all values are {IGNORED}. Give classes from 0 on to pixels."
+            f"{owner}: no pixel of its masks has a label: all values are {IGNORED}. Label some pixels, with classes "
+            "from 0."
         )
     names = class_names([values], classes)
-    if len(values) and values.max() >= len(names):
+    if values.max() >= len(names):
         raise UserError(
             f"{owner}: its masks have the class {values.max()}, but there are {len(names)} classes. Use 0 to "
             f"{len(names) - 1}, or {IGNORED} for a pixel without a label."

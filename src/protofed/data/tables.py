@@ -67,7 +67,10 @@ def npz(path: Path) -> Dataset:
     image other than 0.
     """
     if path == data_folder("") and not (path / "x.npy").exists():
-        raise UserError("data.root is not set. Set it to your .npz file, or a folder with x.npy and y.npy.")
+        raise UserError(
+            f"data.root: there is no x.npy in {path}. Set data.root to your .npz file, or to a folder with x.npy and "
+            "y.npy."
+        )
     if not path.exists():
         raise UserError(f"data.root: there is no {path}; must be your .npz file, or a folder with x.npy and y.npy.")
     return dataset_of_arrays(memory_mapped(path) if path.is_dir() else read_npz(path), str(path), "npz")

@@ -276,10 +276,10 @@ class Folder:
         return {} if not path.exists() and (self.path / "reach.json").exists() else read_json(path)
 
 
-def must_be_new(path: Path, or_else: str = "") -> None:
-    """Raise an error instead of overwriting a file. `or_else`: what to do instead of giving another name."""
+def must_be_new(path: Path, alternative: str = "") -> None:
+    """Raise an error instead of overwriting a file. `alternative`: what to do instead of giving another name."""
     if path.exists():
-        raise UserError(f"{path} already exists. Give another name{or_else and f', or {or_else}'}.")
+        raise UserError(f"{path} already exists. Give another name{alternative and f', or {alternative}'}.")
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:

@@ -101,8 +101,7 @@ def check(
     try:
         checked = _strict_model(kind)(**{key: _without_numpy(value) for key, value in table.items()})
     except ValidationError as invalid:
-        owner = f"{section} {name}" if name else f"[{section}]"
-        problems += [_explain_problem(section, owner, kind, error) for error in invalid.errors()]
+        problems += [_explain_problem(section, name, kind, error) for error in invalid.errors()]
         return None
     return kind(**dict(checked))
 
@@ -131,7 +130,7 @@ def _model_field(field: Field[Any]) -> Any:
     return pydantic.Field()
 
 
-def _explain_problem(section: str, owner: str, kind: Any, error: ErrorDetails) -> str:
+def _explain_problem(section: str, name: str, kind: Any, error: ErrorDetails) -> str:
     """A problem in plain words: the key, what was got, and what it must be."""
     key, value, context = str(error["loc"][0]), error["input"], error.get("ctx", {})
     if error["type"] == "missing":
@@ -139,8 +138,7 @@ def _explain_problem(section: str, owner: str, kind: Any, error: ErrorDetails) -
     if error["type"] == "extra_forbidden":
         keys = [field.name for field in fields(kind)]
         if not keys:
-            return f"{section}.{key}: unknown key. {owner} has no options."
-        name = owner.partition(" ")[2]
+            return f"{section}.{key}: unknown key. {f'{section} {name}' if name else f'[{section}]'} has no options."
         return f"{section}.{key}: unknown key{f' of {name}' if name else ''}. " + did_you_mean(key, keys)
     if error["type"] == "literal_error":
         choices = re.findall(r"'(.*?)'", context["expected"])

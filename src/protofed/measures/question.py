@@ -72,7 +72,7 @@ class Measurements(dict[str, Measurement]):
 
 
 def measured_text(value: Any) -> str:
-    """A number with three decimals, with three significant digits if it is very small, or without decimals if large.
+    """A number: with three decimals, without any from 10,000 on, with three digits if it is very small or huge.
 
     >>> [measured_text(value) for value in (None, float("nan"), "2 of 3", 12345, 0.98765, 0.0000321, 0.0, 72100.4)]
     ['-', '-', '2 of 3', '12,345', '0.988', '3.21e-05', '0.000', '72,100']

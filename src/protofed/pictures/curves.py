@@ -52,9 +52,12 @@ def _accuracy_curves(
         columns = dict.fromkeys(
             key.removeprefix("accuracy_")
             for run in runs
-            for key in (run.rounds[-1] if run.rounds else {})
-            if key.startswith(("accuracy_", "miou")) and not key.endswith("_std")
+            for row in run.rounds
+            for key in row
+            if row[key] is not None and key.startswith(("accuracy_", "miou")) and not key.endswith("_std")
         )
+        if not columns:
+            raise UserError("None of these runs has a tested round.")
         raise UserError(f"--by: none of these runs has {' or '.join(ways)}. Known: {', '.join(columns)}.")
     return by_name
 

@@ -74,9 +74,9 @@ def _other_figures(path: Path, result: Mapping[str, Any], also: Sequence[str]) -
     These are measured ("MEASURE.ROW.COLUMN") or at a path in result.json ("miou.per_class.cat").
     """
     others = {PROTOTYPE_ALL: _at(result, "accuracy.prototype_all.mean"), DISTANCE: stored_distance(path)}
-    paths = [name.split(".") for name in also if name.partition(".")[0] in MEASURES]
-    others |= {name: _at(result, name) for name in also if name not in others}
-    if paths:
+    measured_names = [name for name in also if name.partition(".")[0] in MEASURES]
+    others |= {name: _at(result, name) for name in also if name not in {*others, *measured_names}}
+    if paths := [name.split(".") for name in measured_names]:
         measured = measure(Result.load(path), [name for name, _, _ in paths])
         others |= {f"{name}.{row}.{column}": measured[name].rows[row][column] for name, row, column in paths}
     return {name: value for name, value in others.items() if value is not None}
