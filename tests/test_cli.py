@@ -55,6 +55,13 @@ def test_run_prints_lines_a_verdict_and_the_paths(protofed, tmp_path):
     assert (tmp_path / "runs" / "fedproto-digits-2" / "result.json").exists()
 
 
+def test_help_has_no_backslashes(protofed):
+    code, out, _ = protofed("predict", "--help")
+    assert code == 0
+    assert "[required]" in out
+    assert "\\" not in out
+
+
 def test_quiet_prints_nothing_but_errors(protofed):
     assert protofed("run", *FAST, "--quiet", "--out", "a") == (0, "", "")
     code, out, err = protofed("run", *FAST, "--quiet", "--out", "a")

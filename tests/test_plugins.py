@@ -423,6 +423,8 @@ def test_checks_of_nets_and_partitions(project, command):
     assert "embeddings of size 16" in check_net("./parts.py:Small", shape=(3, 8, 8))[0]
     code, out = command("check", "parts.py", "--shape", "6", "--classes", "2")
     assert (code, out.count("passed all checks")) == (0, 2)
+    (project / "plain.py").write_text("class Plain:\n    pass\n")
+    assert "Plain is neither a method (derive it from protofed.Method)" in command("check", "./plain.py:Plain")[1]
     unused = MINE.replace("self.head = nn", "self.extra = nn.Linear(2, 2)\n        self.head = nn")
     (project / "unused.py").write_text(unused)
     with pytest.raises(UserError, match=r"the parameter body\.extra\.weight has no influence on the logits"):

@@ -94,6 +94,17 @@ def test_the_verdict_says_whether_a_difference_is_established(folder: Path) -> N
     assert any("one seed per setting" in note for note in cautions({"fedavg": [runs["fedavg-0"]]}))
 
 
+def test_runs_on_different_data_are_not_compared(folder: Path, tmp_path: Path) -> None:
+    experiment = {
+        "run": {"rounds": 1},
+        "data": {"name": "spiral", "clients": 2, "limit": 60},
+        "method": {"name": "local"},
+    }
+    protofed.run({**experiment, "partition": {"name": "iid"}, "net": {"name": "mlp_spiral"}}, tmp_path / "spiral")
+    groups = {"digits": load_runs([folder / "fedavg-0"]), "spiral": load_runs([tmp_path / "spiral"])}
+    assert verdict_sentences(groups)[-1] == "spiral has other data than digits, so they are not compared."
+
+
 def test_an_unfinished_run_is_reported_as_running_or_stopped(copy: Path) -> None:
     for name in ("result.json", "clients.csv"):
         (copy / name).unlink()
