@@ -142,3 +142,13 @@ def test_the_summary_has_the_same_figures():
     assert f"in {above[0]} of 9 settings, and with the sign reversed in {above[1]}" in text
     slow = kept.gaps(PRINTED, EQUAL)[1]
     assert f"it is below equal weights by {-100 * slow.mean:.1f} ± {100 * (slow.half or 0):.1f}" in text
+
+
+def test_the_start_from_imagenet_follows_from_the_kept_figures():
+    kept, text = Kept("protomargin-encoder"), text_of("segmentation.md")
+    starts = ("from ImageNet", "from random weights")
+    level = {(row, start): 100 * kept.mean(row, start).mean for row in ("fedavg", "protomargin") for start in starts}
+    cats = [100 * next(iter(kept.by_place["fedavg", start].other("miou.per_class.cat").values())) for start in starts]
+    words = "6 rounds from ImageNet weights have a mIoU of {:.1f} (fedavg) and {:.1f} (protomargin), from random weights {:.1f} and {:.1f}"
+    assert words.format(*(level[row, start] for start in starts for row in ("fedavg", "protomargin"))) in text
+    assert f"for cats is {cats[0]:.0f} % instead of {cats[1]:.0f} %" in text
