@@ -276,6 +276,10 @@ class Folder:
         return {} if not path.exists() and (self.path / "reach.json").exists() else read_json(path)
 
 
+REPLACE_IT = "replace it (--force, in Python force=True)"
+"""The alternative to another name where a file may be replaced."""
+
+
 def must_be_new(path: Path, alternative: str = "") -> None:
     """Raise an error instead of overwriting a file. `alternative`: what to do instead of giving another name."""
     if path.exists():

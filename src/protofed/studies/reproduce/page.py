@@ -27,8 +27,8 @@ QUICK_NOTE = (
 )
 DETAILS_NOTE = (
     "The columns called paper have the paper's figure for the column before them. Spread: the standard deviation over "
-    "clients; running: that of a running "
-    "average over clients, as FedProto's authors' code computes it. Rounds: the first tested round within "
+    "clients; running: that of a running average over clients, as FedProto's authors' code computes it. Rounds: the "
+    "first tested round within "
     f"{100 * CONVERGENCE_TOLERANCE:.1f} points of the mean of the last {CONVERGENCE_ROUNDS} rounds. Up and down: "
     "thousands of numbers per round that all clients send and receive; the paper has those sent."
 )
