@@ -24,7 +24,7 @@ def report_command(
 ) -> None:
     """Write one HTML page about runs: verdict, curves, clients, prototypes, cost. It needs no network."""
     from protofed.errors import UserError
-    from protofed.experiment.folder import REPLACE_IT, must_be_new, write_atomically
+    from protofed.experiment.folder import must_be_new, write_atomically
     from protofed.experiment.stored import load_runs
     from protofed.report.content import gather
     from protofed.report.page import html_page
@@ -32,7 +32,7 @@ def report_command(
     if out.suffix not in (".html", ".htm"):
         raise UserError(f"--out: got {out.name}; its name must end in .html.")
     if not force:
-        must_be_new(out, REPLACE_IT)
+        must_be_new(out, replaceable=True)
     runs = load_runs(folders)
     content = gather(runs)
     page = html_page(content).encode()

@@ -276,14 +276,11 @@ class Folder:
         return {} if not path.exists() and (self.path / "reach.json").exists() else read_json(path)
 
 
-REPLACE_IT = "replace it (--force, in Python force=True)"
-"""The alternative to another name where a file may be replaced."""
-
-
-def must_be_new(path: Path, alternative: str = "") -> None:
-    """Raise an error instead of overwriting a file. `alternative`: what to do instead of giving another name."""
+def must_be_new(path: Path, replaceable: bool = False) -> None:
+    """Raise an error instead of overwriting a file. `replaceable`: the caller has an option `force`."""
     if path.exists():
-        raise UserError(f"{path} already exists. Give another name{alternative and f', or {alternative}'}.")
+        other = ", or replace it (--force, in Python force=True)" if replaceable else ""
+        raise UserError(f"{path} already exists. Give another name{other}.")
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:

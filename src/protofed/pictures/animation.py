@@ -11,7 +11,7 @@ from matplotlib.animation import AbstractMovieWriter, FFMpegWriter, PillowWriter
 from matplotlib.axes import Axes
 
 from protofed.errors import UserError
-from protofed.experiment.folder import REPLACE_IT, Folder, must_be_new
+from protofed.experiment.folder import Folder, must_be_new
 from protofed.experiment.stored import StoredRun
 from protofed.pictures.prototype_map import prototype_map, traced_map
 from protofed.pictures.style import class_style, with_column_fonts
@@ -44,7 +44,7 @@ def _scatter(axis: Axes, points: list[list[float]], **style: Any) -> None:
 def animate(run: StoredRun, out: Path, force: bool = False, per_second: float = 6) -> int:
     """Write an animation of the traced rounds, and return their number."""
     if not force:
-        must_be_new(out, REPLACE_IT)
+        must_be_new(out, replaceable=True)
     writer = _writer(out, per_second)
     if len(Folder(run.folder).traced_rounds()) < 2:
         raise UserError(

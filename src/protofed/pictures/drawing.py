@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from protofed.errors import UserError, did_you_mean
-from protofed.experiment.folder import REPLACE_IT, must_be_new
+from protofed.experiment.folder import must_be_new
 from protofed.pictures.catalogue import PICTURES, DrawOptions
 from protofed.pictures.style import must_be_a_picture, picture_bytes, with_column_fonts, write_picture
 
@@ -32,7 +32,7 @@ class Drawing:
         path = Path(out)
         must_be_a_picture(path)
         if not force:
-            must_be_new(path, REPLACE_IT)
+            must_be_new(path, replaceable=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_picture(self.figure, path)
         return path
@@ -72,7 +72,7 @@ def draw(
     if out is not None:
         must_be_a_picture(Path(out))
         if not force:
-            must_be_new(Path(out), REPLACE_IT)
+            must_be_new(Path(out), replaceable=True)
     for name, inches in (("--width", width), ("--height", height)):
         if inches is not None and not 1 <= inches <= 40:
             raise UserError(f"{name}: got {inches:g}; must be from 1 to 40 inches.")
