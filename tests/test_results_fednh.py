@@ -1,0 +1,32 @@
+"""The results page of FedNH: the numbers in its sentences follow from kept figures."""
+
+from __future__ import annotations
+
+from kept import Kept, text_of
+from protofed.studies.reproduce import published
+from protofed.studies.reproduce.study import paper_mean
+
+
+def test_the_papers_own_spreads_repeat():
+    """FedNH's Table 1: the ± of PM(V) and PM(L) are the same numbers for CIFAR-10 and CIFAR-100."""
+    repeated = 0
+    for alpha in (0.3, 1.0):
+        first, second = (published.FEDNH_TABLE1[data, alpha] for data in ("cifar10", "cifar100"))
+        for method in second:
+            repeated += [value.partition("±")[2] for value in first[method][1:]] == [
+                value.partition("±")[2] for value in second[method][1:]
+            ]
+    assert repeated == 10
+    assert "for fednh, fedavg, fedrod, local and fedproto, with both values of alpha" in text_of("fednh.md")
+
+
+def test_sentences_about_fednh_follow_from_the_kept_figures():
+    kept, text = Kept("fednh-table1"), text_of("fednh.md")
+    gaps = [kept.gap("fednh", "fedavg", column) for column in ("GM", "PM(V)", "PM(L)")]
+    assert {gap.number for gap in gaps} == {1}  # with more seeds, other sentences are needed
+    assert "above fedavg by {:.1f}, {:.1f} and {:.1f} points".format(*(100 * gap.mean for gap in gaps)) in text
+    rows = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fednh", "fedavg")]
+    paper = [paper_mean(first) - paper_mean(second) for first, second in zip(*rows, strict=True)]
+    assert "the paper's {:.2f}, {:.2f} and {:.2f}, but one seed has no interval".format(*paper) in text
+    rod = [100 * kept.gap("fedrod", "fednh", column).mean for column in ("GM", "PM(V)", "PM(L)")]
+    assert "fedrod, also with one seed, is above fednh by {:.1f}, {:.1f} and {:.1f} points".format(*rod) in text

@@ -1,0 +1,171 @@
+"""The results page of FedProto: the numbers in its sentences follow from kept figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from kept import DOCS, Kept, text_of
+from protofed.measures.intervals import Interval, paired
+from protofed.studies.reproduce import published
+from protofed.studies.reproduce.studies import STUDIES
+from protofed.studies.reproduce.study import orderings, paper_mean
+
+
+def test_sentences_about_the_epochs_of_local_follow_from_the_kept_figures():
+    text, kept = text_of("fedproto.md"), Kept("fedproto-local")
+
+    def means(epochs: int, stdev: int) -> list[float]:
+        return [100 * kept.mean(f"{epochs} epochs", f"n = {ways}, stdev {stdev}").mean for ways in (3, 4, 5)]
+
+    def words(values: list[float]) -> str:
+        return "{:.1f}, {:.1f} and {:.1f}".format(*values)
+
+    papers = {stdev: [paper_mean(value) for value in published.FEDPROTO_MNIST["local", stdev]] for stdev in (2, 3)}
+    assert (
+        f"5 epochs give {words(means(5, 2))}, the paper has {papers[2][0]}, {papers[2][1]} and {papers[2][2]}" in text
+    )
+    assert f"they give {words(means(5, 3))}, the paper has {papers[3][0]}, {papers[3][1]} and {papers[3][2]}" in text
+    assert f"6 epochs ({means(6, 3)[2]:.1f}) are nearer" in text
+    gaps = [abs(ours - paper) for ours, paper in zip(means(5, 2), papers[2], strict=True)]
+    assert max(gaps) < 0.7
+    held_out = [paper - ours for ours, paper in zip(means(5, 3), papers[3], strict=True)]
+    assert max(map(abs, held_out[:2])) < 0.6
+    assert round(held_out[2], 1) == 1.1
+
+
+def fedproto_sentences() -> list[str]:
+    """About Table 1 with the rows that were run at paper scale."""
+    kept, columns = Kept("fedproto-table1"), ("n = 3", "n = 4", "n = 5")
+    personal, shared = {"local", "fedper", "fedrep", "fedproto", "fedproto mixed"}, {"fesem", "fedprox", "fedavg"}
+    found = orderings(kept.results)
+    kinds = Counter(
+        "read-out"
+        if better in personal and worse in shared
+        else "fesem"
+        if (better, worse) == ("fedavg", "fesem")
+        else "prototype"
+        if better in ("fedper", "fedrep") and worse.startswith("fedproto") and column in ("n = 4", "n = 5")
+        else "another"
+        for better, worse, column in found.reversals
+    )
+    assert set(kinds) == {"read-out", "fesem", "prototype"}
+    assert (kinds["fesem"], kinds["prototype"]) == (1, 4)
+
+    def means(row: str) -> list[float]:
+        return [100 * kept.mean(row, column).mean for column in columns]
+
+    def gaps(first: str, second: str) -> list[Interval]:
+        return [kept.gap(first, second, column) for column in columns]
+
+    def rounds(row: str) -> str:
+        return "{}, {} and {}".format(*(kept.by_place[row, column].mean.converged for column in columns))
+
+    assert {round(mean) for mean in means("local")} == {98}
+    local = [paper_mean(published.FEDPROTO_MNIST["local", 2][column]) for column in range(3)]
+    assert {round(mean) for mean in local} == {93, 94}
+    over = gaps("fedproto, by head", "local")
+    assert [gap.excludes_zero for gap in over] == [True, False, True]
+    for row in ("fedper", "fedrep"):
+        assert not any(gap.excludes_zero for gap in gaps("fedproto, by head", row))
+    assert not any(gap.excludes_zero for gap in gaps("fedproto", "local"))
+    assert means("fedproto") == sorted(means("fedproto"), reverse=True)
+    mixed = gaps("fedproto mixed", "fedproto")
+    assert not any(gap.excludes_zero for gap in mixed)
+    assert all((gap.half or 0) + abs(gap.mean) > 0.005 for gap in mixed)  # half a point is not excluded
+    at_3 = {row: result.mean for (row, column), result in kept.by_place.items() if column == "n = 3" and result.runs}
+    running = [100 * (figures.running or 0) for figures in at_3.values()]
+    sent = {(row, column): result.mean.sent for (row, column), result in kept.by_place.items() if result.runs}
+    ours, theirs = sent["fedproto", "n = 3"], sent["fedavg", "n = 3"]
+    received = 20 * 10 * 50  # clients, classes, numbers per prototype
+    paper_fedavg = [paper_mean(value) for value in published.FEDPROTO_MNIST["fedavg", 2]]
+    for row, figures in published.FEDPROTO_SENT["mnist"].items():
+        paper_sent = 1000 * float(figures.rpartition(", ")[0])
+        assert abs(sent[row, "n = 4"] - paper_sent) <= 0.05 * paper_sent, row
+    more = paired(*({seed: float(run.converged or 0) for seed, run in kept.by_place[row, "n = 5"].runs.items()}
+                    for row in ("fedproto", "fedper")))  # fmt: skip
+    assert more
+    alone = [Kept(f"fedproto-{name}").by_place[row, column].accuracy[0]
+             for name, row, column in (("table1", "local", "n = 3"), ("local", "100 epochs", "n = 3, stdev 2"))]  # fmt: skip
+    return [
+        f"needs {more.mean:.0f} ± {more.half or 0:.0f} rounds more than fedper at n = 5",
+        f"this one has {100 * alone[0]:.2f} for `local` at n = 3 with seed 0",
+        f"(data/fedproto-local.json) {100 * alone[1]:.2f} for the same run",
+        f"{kinds['read-out']} of the {found.reversed} reversals have a personal model above a shared one",
+        f"falls from n = 3 to n = 5 ({paper_fedavg[0]:.1f} to {paper_fedavg[2]:.1f}), ours rises "
+        f"({means('fedavg')[0]:.1f} to {means('fedavg')[2]:.1f})",
+        "above `local` by {} points at n = 3, {} at n = 4 and {} at n = 5".format(
+            *(f"{100 * gap.mean:.2f} ± {100 * (gap.half or 0):.2f}" for gap in over)
+        ),
+        "as in the paper: {:.1f}, {:.1f} and {:.1f} %".format(*means("fedproto")),
+        "differs from fedproto with one net by {}, {} and {} points by prototype".format(
+            *(gap.percent() for gap in mixed)
+        ),
+        f"fedproto's ± is {100 * (at_3['fedproto'].running or 0):.2f} (paper: 0.30)",
+        f"every method is small: {min(running):.1f} to {max(running):.1f}.",
+        f"over clients is {100 * (at_3['fedproto'].spread or 0):.1f} for fedproto, "
+        f"{100 * (at_3['local'].spread or 0):.1f} for `local`",
+        f"{theirs:,.0f} (20 models of {theirs / 20:,.0f} parameters) against 430,000",
+        f"{sent['fedper', 'n = 4']:,.0f} (the convolutions alone) against 106,000 and 110,000",
+        f"and {sent['fedproto', 'n = 4']:,.0f} against 4,000",
+        f"fedproto sends {ours:,.0f} on average, the prototypes of {ours / 50:.0f} classes",
+        f"numbers each: {theirs / ours:.0f} times fewer than fedavg",
+        f"all ten prototypes, {received:,} numbers per round for all clients: {theirs / received:.0f} times fewer",
+        f"By prototype it needs {rounds('fedproto')} at n = 3, 4 and 5; fedper {rounds('fedper')}, fedrep "
+        f"{rounds('fedrep')}, fedavg {rounds('fedavg')}. By head it needs {rounds('fedproto, by head')},",
+    ]
+
+
+def fedproto_figure_sentences() -> list[str]:
+    """About Fig. 2 to 4. The kept figures of Fig. 4 are of an earlier version of the study."""
+
+    def stored(name: str) -> dict[tuple[str, str], dict[int, float]]:
+        cells = json.loads((DOCS / "data" / f"{name}.json").read_text(encoding="utf-8"))["cells"]
+        return {
+            (cell["row"], cell["column"]): {int(seed): run["accuracy"] for seed, run in cell["runs"].items()}
+            for cell in cells
+        }
+
+    def percent(runs: dict[int, float]) -> str:
+        return f"{100 * Interval.of(list(runs.values())).mean:.1f}"
+
+    second, third, fourth = stored("fedproto-figure2"), stored("fedproto-figure3"), stored("fedproto-figure4")
+    tests = {row: percent(runs) for (row, _), runs in second.items()}
+    ends = {
+        row: [percent(third[row, f"partition.shots={shots}"]) for shots in (100, 10)]
+        for row in ("fedproto", "fedproto, by head", "fedavg")
+    }
+    pulls = {pull: percent(fourth["fedproto", f"method.pull={pull}"]) for pull in (0, 0.5, 1, 4)}
+    by_head = [percent(runs) for (row, _), runs in fourth.items() if row == "fedproto, by head"]
+    rise = paired(fourth["fedproto", "method.pull=0.5"], fourth["fedproto", "method.pull=0"])
+    loss = paired(fourth["fedproto", "method.pull=4"], fourth["fedproto", "method.pull=1"])
+    assert rise
+    assert rise.excludes_zero
+    assert loss
+    assert not loss.excludes_zero
+    return [
+        f"test accuracies {tests['fedproto']} (fedproto, by prototype), {tests['fedavg']} (fedavg), {tests['fesem']} "
+        f"(fesem) and {tests['fedper']} % (fedper)",
+        "fedproto goes from {} to {} % by prototype and from {} to {} by head, fedavg from {} to {}.".format(
+            *ends["fedproto"], *ends["fedproto, by head"], *ends["fedavg"]
+        ),
+        f"once λ is above 0 ({pulls[0]} to {pulls[0.5]} %)",
+        f"up to 4 ({pulls[1]} and {pulls[4]} % at 1 and 4",
+        f"By head λ hardly matters ({min(by_head)} to {max(by_head)} %)",
+    ]
+
+
+@pytest.mark.parametrize("sentences", [fedproto_sentences, fedproto_figure_sentences])
+def test_sentences_about_fedproto_follow_from_the_kept_figures(sentences):
+    text = text_of("fedproto.md")
+    assert [sentence for sentence in sentences() if sentence not in text] == []
+
+
+def test_the_page_of_fedproto_has_the_number_of_runs_of_every_study(tmp_path):
+    text = (DOCS / "fedproto.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(fedproto-[\w-]+)` \|.*\| (\d+) \|$", text, re.MULTILINE))
+    studies = [study for name, study in STUDIES.items() if name.startswith("fedproto-")]
+    assert {study.name: str(len(study.jobs(tmp_path, study.seeds, False))) for study in studies} == rows

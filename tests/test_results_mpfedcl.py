@@ -1,0 +1,117 @@
+"""The results page of MP-FedCL: the numbers in its sentences follow from kept figures."""
+
+from __future__ import annotations
+
+from kept import Kept, text_of
+from protofed.measures.intervals import paired
+from protofed.studies.reproduce import published
+from protofed.studies.reproduce.study import paper_mean
+
+
+def mpfedcl_sentences() -> list[str]:
+    few, mnist = Kept("mpfedcl-table5-few"), Kept("mpfedcl-table6")
+
+    def paper(row: str) -> float:
+        return paper_mean(published.MPFEDCL_TABLE5[row][-1])
+
+    over = {other: few.gap("mp", other, "mean") for other in ("fedavg", "fedproto", "local", "sp", "dp")}
+    assert over["fedavg"].excludes_zero
+    assert over["fedproto"].excludes_zero
+    assert over["local"].excludes_zero
+    assert not over["sp"].excludes_zero
+    assert not over["dp"].excludes_zero
+    alone, below = few.gap("local", "fedavg", "mean"), few.gap("fedavg", "fedproto", "mean")
+    assert alone.excludes_zero
+    assert below.excludes_zero
+    assert min(map(paper, ("mp", "fedavg", "fedprox", "fedproto"))) > paper("local")
+    assert abs(few.gap("fedavg", "fedprox", "mean").mean) < 0.001
+    level = {row: 100 * few.mean(row, "mean").mean for row in ("mp", "local")}
+    seventh, eighth = published.MPFEDCL_TABLE7, published.MPFEDCL_TABLE8
+    pairs = [paper_mean(table[row][1]) for table in (seventh, eighth) for row in ("sp", "mp")]
+    assert pairs[0] > pairs[1]
+    assert pairs[2] > pairs[3]
+    balanced = {row: mnist.gap(row, "fedavg", "balanced") for row in ("mp", "sp", "dp")}
+    assert all(gap.excludes_zero for gap in balanced.values())
+    others = {row: mnist.gap("mp", row, "balanced") for row in ("sp", "dp")}
+    assert not any(gap.excludes_zero for gap in others.values())
+    for column in ("balanced", "balanced, ReLU"):
+        means = [mnist.mean(row, column).mean for row in ("mp", "sp", "dp", "fedavg", "fedprox", "fedproto")]
+        assert means == sorted(means, reverse=True)
+    relu = mnist.gap("mp", "fedavg", "balanced, ReLU")
+    assert not relu.excludes_zero
+    fall = paired(*(mnist.by_place["fedavg", f"balanced{net}"].accuracy for net in (", ReLU", "")))
+    assert fall
+    seeds = [f"{100 * share:.1f}" for share in mnist.by_place["fedavg", "balanced, ReLU"].accuracy.values()]
+
+    def percent(row: str, column: str) -> str:
+        return f"{100 * mnist.mean(row, column).mean:.1f}"
+
+    return [
+        f"mp is above fedavg by {over['fedavg'].percent()} points in the mean over the domains, above fedproto by "
+        f"{over['fedproto'].percent()} and above training alone by {over['local'].percent()}; none",
+        f"The paper has {paper('mp') - paper('fedavg'):.1f}, {paper('mp') - paper('fedproto'):.1f} and "
+        f"{paper('mp') - paper('local'):.1f} points. Training alone is above fedavg here, by {alone.percent()}; in",
+        f"mp - sp is {over['sp'].percent()} and mp - dp {over['dp'].percent()}.",
+        "({} and {}, {} and {})".format(*pairs[:2], pairs[2], f"{pairs[3]:.2f}"),
+        f"The level is {paper('mp') - level['mp']:.1f} points below the paper's for mp ({level['mp']:.1f} against "
+        f"{paper('mp')}) and {level['local'] - paper('local'):.1f} above it for training alone "
+        f"({level['local']:.1f} against {paper('local'):.2f}).",
+        f"mp has {100 * few.mean('mp', 'Synth').mean:.1f} (61.00), on MNIST-M "
+        f"{100 * few.mean('mp', 'MNIST-M').mean:.1f} (51.20)",
+        f"fedproto by prototype is {below.percent()} below fedavg, in the paper "
+        f"{paper('fedproto') - paper('fedavg'):.1f} above it.",
+        f"above fedavg by {balanced['mp'].percent()}, {balanced['sp'].percent()} and {balanced['dp'].percent()} points.",
+        f"from sp ({others['sp'].percent('+')}) and dp ({others['dp'].percent('+')});",
+        f"fedavg falls from {percent('fedavg', 'balanced')} to {percent('fedavg', 'balanced, ReLU')} "
+        f"({seeds[0]}, {seeds[1]} and {seeds[2]} in seeds 0 to 2; the paper has 66.40), while mp by prototype does not "
+        f"({percent('mp', 'balanced')} and {percent('mp', 'balanced, ReLU')}).",
+        f"neither the fall ({fall.percent('+')}) nor mp - fedavg, which is {relu.percent('+')}:",
+        f"on the clients' own test sets it has {percent('fedproto', 'own')} here",
+    ]
+
+
+def test_sentences_about_mpfedcl_follow_from_the_kept_figures():
+    text = text_of("mpfedcl.md")
+    assert [sentence for sentence in mpfedcl_sentences() if sentence not in text] == []
+
+
+def test_sentences_about_mpfedcls_unfinished_tables_follow_from_the_kept_figures():
+    text, fifth, seventh = text_of("mpfedcl.md"), Kept("mpfedcl-table5"), Kept("mpfedcl-table7")
+    alone, sp, dp = (fifth.gap("mp", row, "mean") for row in ("local", "sp", "dp"))
+    assert alone.number == 2  # with more seeds, other sentences are needed
+    assert [gap.excludes_zero for gap in (alone, sp, dp)] == [True, False, False]
+    shared = ("fedavg", "fedprox", "fedproto", "mp", "sp", "dp")
+    assert fifth.mean("local", "mean").mean > max(fifth.mean(row, "mean").mean for row in shared)
+    domains, skew = (
+        {row: seventh.gap("mp", row, column) for row in ("sp", "fedavg", "local", "fedproto")}
+        for column in ("Office, domains", "Office, Dir(0.5)")
+    )
+    assert {row: gap.excludes_zero for row, gap in domains.items()} == {
+        "sp": True,
+        "fedavg": True,
+        "local": False,
+        "fedproto": False,
+    }
+    assert [skew[row].excludes_zero for row in ("local", "fedproto", "fedavg")] == [True, True, False]
+    level = 100 * seventh.mean("mp", "Office, domains").mean
+    for sentence in (
+        f"mp - local is {alone.percent('+')} in the mean over the domains with two seeds",
+        f"mp - fedavg is {fifth.gap('mp', 'fedavg', 'mean').percent('+')} (paper: +25.99)",
+        f"distinguished from sp ({sp.percent('+')}) and dp ({dp.percent('+')})",
+        f"mp is above sp by {domains['sp'].percent()} points and above fedavg by {domains['fedavg'].percent()}; from "
+        f"training alone ({domains['local'].percent('+')}) and fedproto ({domains['fedproto'].percent('+')})",
+        f"mp is above training alone by {skew['local'].percent()} and fedproto by {skew['fedproto'].percent()}, and "
+        f"cannot be distinguished from fedavg ({skew['fedavg'].percent('+')})",
+        f"({level:.1f} against 49.70 for mp by domain)",
+    ):
+        assert sentence in text, sentence
+
+
+def test_baselines_of_mpfedcls_table5_are_thirds_of_whole_percents():
+    values = [
+        paper_mean(value)
+        for row in ("local", "fedavg", "fedprox", "fedproto")
+        for value in published.MPFEDCL_TABLE5[row][:5]
+    ]
+    assert len(values) == 20
+    assert all(abs(3 * value - round(3 * value)) < 0.02 for value in values)
