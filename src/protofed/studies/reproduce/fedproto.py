@@ -16,6 +16,7 @@ from protofed.studies.reproduce.fedproto_notes import (
     FEDPROTO_AUTHORS_CODE,
     FEDPROTO_DIGITS,
     FEDPROTO_FEATURES,
+    FEDPROTO_HOLDERS,
     FEDPROTO_SUBSET,
     FEDPROTO_TWO_TABLES,
 )
@@ -169,9 +170,20 @@ _SCATTER = tuple(f"scatter.{row}.{part}" for row in ("mean", "pooled") for part 
 _FIGURE3 = _varied_cells(
     "mnist", ("fedproto", "fedavg", "local"), "partition.shots", (10, 20, 40, 60, 80, 100), in_recipe=100
 )
+_PULLS = (0, 0.5, 1, 2, 4)
 _FIGURE4 = (
-    *_varied_cells("femnist", ("fedproto",), "method.pull", (0, 0.5, 1, 2, 4), in_recipe=1),
+    *_varied_cells("femnist", ("fedproto",), "method.pull", _PULLS, in_recipe=1),
     *_read_outs("local", "method.pull=0", _RECIPES["femnist"][0], _changes("local", "femnist")),
+)
+_HOLDERS = tuple(
+    cell
+    for pull, (classes, data) in product(_PULLS, ((10, ()), (100, ("data.name=cifar100",))))
+    for cell in _read_outs(
+        f"fedproto, {classes} classes",
+        f"method.pull={pull}",
+        _RECIPES["cifar10 features"][0],
+        (*data, "partition.shots=15", "partition.test=10", f"method.pull={pull}"),
+    )
 )
 FEDPROTO_STUDIES = (
     Study(
@@ -268,6 +280,16 @@ FEDPROTO_STUDIES = (
         tuple(f"method.pull={pull}" for pull in (0, 1, 4)),
         FEDPROTO_DIGITS,
         picture=draw_varied,
+        also=(DISTANCE,),
+    ),
+    Study(
+        "fedproto-figure4-holders",
+        "FedProto, Fig. 4 with few and many holders per class: λ, on features of CIFAR-10 and CIFAR-100",
+        _HOLDERS,
+        ("run.rounds=20",),
+        tuple(f"method.pull={pull}" for pull in (0, 1, 4)),
+        FEDPROTO_HOLDERS,
+        quick_seeds=1,
         also=(DISTANCE,),
     ),
 )

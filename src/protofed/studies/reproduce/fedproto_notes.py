@@ -31,6 +31,11 @@ FEDPROTO_DIGITS = (
     "10 classes instead of 62, so that about six clients hold a class instead of about one, and 30 images per class "
     "and client instead of 100, which every split can supply. fedavg's net is smaller because it has 10 outputs.",
 )
+FEDPROTO_HOLDERS = (
+    "The paper's Fig. 4 is on FEMNIST with 62 classes, of which about one client holds each. Here CIFAR-100 has few "
+    "holders per class and CIFAR-10 many, with the same encoder, net, and number of images per class and client. The "
+    "images and the classes differ as well, so that only the shape along λ can be compared.",
+)
 FEDPROTO_FEATURES = (
     "A frozen EfficientNet-Lite0, trained on ImageNet, stands in for the ResNet18 that starts from ImageNet weights in "
     "the paper and is trained: clients train a dense layer of 512 units and a head on its 1,280 features. In fedproto "

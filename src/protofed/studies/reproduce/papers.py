@@ -89,6 +89,12 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             f"{_COMMAND} makes a stand-in with handwritten digits only and fewer images; so far it was run with a "
             "first kernel of 5 instead of 3 and without local",
         ),
+        (
+            "figure4-holders",
+            "Fig. 4 with few holders per class",
+            NOT_YET,
+            f"{_COMMAND} can make it {_ENCODER}, on CIFAR-100 (few holders) and CIFAR-10 (many)",
+        ),
     ),
     ("fednh", "FedNH (Dai et al. 2023)"): (
         (
