@@ -16,7 +16,7 @@ class FedRep(FedPer):
     """Clients share the body and keep their heads; the head trains first, then the body."""
 
     head_epochs: Annotated[int, Ge(0)] = 10
-    """Epochs in which only the private part trains (its paper and FedNH's runs: 10; FedProto's tables: 1)."""
+    """Epochs in which only the private part trains (its paper and FedNH's runs: 10)."""
 
     def phases(self, epochs: float) -> tuple[Phase, ...]:
         """Its Algorithm 1: the head with the body fixed, then the body with the head fixed."""

@@ -9,6 +9,7 @@ FEDPROTO_ALL_TABLES = (
     "In its authors' code, FedProto's ± is the spread of a running average over clients; the paper does not say how "
     "the baselines' was computed. Ours is given in both ways.",
     "Every seed has its own split of the data, which all methods share; the paper does not say how many runs it had.",
+    "n is drawn uniformly within ± stdev, and is at least 2, as in the authors' code; the paper calls it an average.",
     "fedproto predicts by the nearest prototype among the client's own classes (Eq. 4). Heads, also those of the same "
     'runs ("by head"), choose among all classes, as in the authors\' code, except in the rows "own classes": there '
     "they choose among the classes of the client's training examples. Only these rows and the prototypes answer the "
@@ -29,12 +30,13 @@ FEDPROTO_TWO_TABLES = (
 FEDPROTO_DIGITS = (
     "FEMNIST's letters and writers are not available here. 5,997 handwritten digits of 12 clients stand in for them: "
     "10 classes instead of 62, so that about six clients hold a class instead of about one, and 30 images per class "
-    "and client instead of 100, which every split can supply. fedavg's net is smaller because it has 10 outputs.",
+    "and client instead of 100, which every split can supply. fedavg sends far less than the paper's 800,000 numbers "
+    "per client, which 62 outputs alone do not explain: the paper's images must be larger than 28x28 pixels.",
 )
 FEDPROTO_HOLDERS = (
-    "The paper's Fig. 4 is on FEMNIST with 62 classes, of which about one client holds each. Here CIFAR-100 has few "
-    "holders per class and CIFAR-10 many, with the same encoder, net, and number of images per class and client. The "
-    "images and the classes differ as well, so that only the shape along λ can be compared.",
+    "The paper's Fig. 4 is on FEMNIST, which has 62 classes, so that about one client holds each. Here CIFAR-100 has "
+    "few holders per class and CIFAR-10 many, with the same encoder, net, and number of images per class and client. "
+    "The images and the classes differ as well, so that only the shape along λ can be compared.",
 )
 FEDPROTO_FEATURES = (
     "A frozen EfficientNet-Lite0, trained on ImageNet, stands in for the ResNet18 that starts from ImageNet weights in "

@@ -22,15 +22,18 @@ from protofed.studies.reproduce.published import (
 from protofed.studies.reproduce.study import Cell, Study
 
 _LAST = 20
-"""The paper shows moving averages over a tenth of 200 rounds, so that a final figure is a mean over the last 20."""
+"""A tenth of 200 rounds, the window of the moving averages in the paper's Fig. 2; `_IN_ALL` has the other reading."""
 _ACCURACY, _LOSS = server_in_last_rounds(_LAST), f"last {_LAST}.loss_global"
 _DROP = "system.late=drop"
 _DEVIATION, _DISTANCE = "method.attention=deviation", "method.exponent=distance"
 
 
 _IN_ALL = (
-    "The paper does not give the batch size (64 here) and the options of FedAtt (those of its authors' code here). "
-    "FedAtt leaves slow clients out, as FedAvg does; the paper does not say it.",
+    "The batch size is 64 here: the text of the paper that we have lacks the values of that column of its Table 1. It "
+    "does not give the options of FedAtt (those of its authors' code here). FedAtt leaves slow clients out, as FedAvg "
+    "does; the paper does not say it.",
+    "Accuracy and loss are means over the last 20 rounds. The paper's text says that its Table 2 has the models of the "
+    "final round, and the table's title that it is from Fig. 2, which shows means over a tenth of the rounds.",
 )
 _NOTE = (
     "Accuracy of the server's model in % on the test examples of all clients together, and its mean cross-entropy on "
