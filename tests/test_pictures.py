@@ -238,6 +238,7 @@ def test_a_run_that_goes_on_is_drawn_and_marked(folder, tmp_path, draw):
         running = StoredRun.load(tmp_path / "going")
         assert draw(str(tmp_path / "going"), "--what", "curves", "--out", str(tmp_path / "x.svg"))[0] == 0
     assert running.unfinished == "running, round 2 of 3"
+    assert running.data == StoredRun.load(folder / "fedavg").data
     assert running.summary["accuracy"]["head"]["mean"] == json.loads(lines[1])["accuracy_head"]
     assert StoredRun.load(tmp_path / "going").state == "stopped"
     assert ">fedavg (running, round 2 of 3)</text>" in (tmp_path / "x.svg").read_text()

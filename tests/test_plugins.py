@@ -8,6 +8,7 @@ import py_compile
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import protofed
 from protofed import cli, plugins
 from protofed.errors import UserError
 from protofed.experiment.config import Config
+from protofed.nets import NETS
 from protofed.testing import check_net, check_partition
 from protofed.trust.known_code import known_files
 from test_docs import tutorial_code
@@ -567,3 +569,12 @@ def test_nets_given_in_python_on_named_data(project):
         protofed.Result.load("runs/n", nets=[lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10))])
     with pytest.raises(UserError, match="nets: got 3 for 4 clients"):
         protofed.run(table, nets=[net] * 3)
+
+
+def test_a_function_of_a_notebook_does_not_replace_a_net_of_the_package():
+    namespace: dict[str, Any] = {}
+    exec("def mlp(shape, classes): ...", namespace)
+    before = dict(NETS)
+    with pytest.raises(UserError, match=r'protofed has a "mlp" of its own\. Give yours another name'):
+        NETS.find(namespace["mlp"])
+    assert dict(NETS) == before

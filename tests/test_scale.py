@@ -19,18 +19,19 @@ from protofed.core import Upload, Weights, average
 from protofed.data.partitions.base import Labels, assign_classes, check_holdings
 from protofed.data.partitions.by_class import WithReplacement
 from protofed.data.tables import memory_mapped
+from protofed.engines.engine import Report
 from protofed.engines.loop import Loop
 from protofed.engines.stacked import Stacked
 from protofed.errors import UserError
 from protofed.experiment.config import Config, ConfigError
 from protofed.experiment.folder import Folder
-from protofed.experiment.held_uploads import HeldUploads
+from protofed.experiment.held_uploads import HeldUploads, StoredUpload
 from protofed.experiment.members import Members
 from protofed.experiment.roster import clients_to_test
 from protofed.experiment.watchers import Watcher
 from protofed.messages import flatten
 from protofed.methods import METHODS
-from toys import config, everything, federation, net, played_on, pool_of, runner_of
+from toys import config, everything, federation, net, played, played_on, pool_of, runner_of
 
 TOP = Path(__file__).parents[1]
 TABLE = {
@@ -188,6 +189,29 @@ def test_uploads_on_disk_change_no_bit(method, kind, monkeypatch):
     assert [{**row, "seconds": 0} for row in frugal.rounds] == [{**row, "seconds": 0} for row in plain.rounds]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"attack": {"share": 0.5, "kind": "sign_flip"}}, {"privacy": {"secure_sum": True}}],
+    ids=["attack", "secure sum"],
+)
+def test_uploads_on_disk_can_be_changed(change):
+    plain, frugal = (
+        played(config("fedavg", rounds=2, engine={"memory": memory}, **change), federation()) for memory in (1.0, 1e-9)
+    )
+    torch.testing.assert_close(everything(frugal), everything(plain), rtol=0, atol=0)
+
+
+def test_an_upload_on_disk_still_says_its_round():
+    upload = Upload(3, 10, 5, 1.0, Weights({"w": torch.ones(4)}), 7)
+    report = HeldUploads(Weights, budget=0).hold(Report(upload, {}, 10, {}))
+    assert isinstance(report.upload, StoredUpload)
+    assert report.upload[:4] == upload[:4]
+    assert report.upload.round == 7
+    changed = report.upload._replace(client=4)
+    assert (changed.client, changed.round, changed.message.params["w"].tolist()) == (4, 7, [1.0] * 4)
+    assert changed._replace(message=Weights({})).message.params == {}
+
+
 def test_an_average_of_models_one_after_the_other_is_the_sum_by_hand():
     models = [
         {"w": torch.tensor([1.0, 3.0]), "n": torch.tensor(2)},
@@ -334,3 +358,13 @@ def test_a_plan_counts_what_the_run_does(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("30 rounds of 3 of 12 clients, 3 tests of 12 clients: about ")
     assert lines[-1].startswith("With 1,000,000 clients, 3 per round: about ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [(["train.steps=30"], 6 * 30), (["train.batch=1000", "train.drop_last=true", "train.epochs=2"], 6 * 2)],
+)
+def test_a_plan_counts_the_steps_that_clients_take(changes, steps, capsys):
+    words = ["data.clients=6", "run.rounds=1", "net.hidden=[4]", "engine.workers=1", *changes]
+    app(["plan", *(part for word in words for part in ("--set", word)), "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["steps_per_round"] == pytest.approx(steps)

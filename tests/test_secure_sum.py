@@ -29,7 +29,7 @@ from protofed.trust.secure_sum.field import (
 )
 from protofed.trust.secure_sum.protocol import SecureClient, SecureSumError, secure_total, unmasked_total
 from protofed.trust.secure_sum.shamir import recovered_secret, share_secret
-from protofed.trust.secure_sum.totals import secure_sum_problems, summed_upload
+from protofed.trust.secure_sum.totals import needed_clients, secure_sum_problems, summed_upload
 from toys import config, everything, federation, played, runner_of
 
 STEP = 2.0**-FRACTION_BITS
@@ -260,6 +260,13 @@ def test_noise_and_secure_sums_go_together():
     runner = played(config(rounds=1, privacy=privacy), federation())
     noisy = played(config(rounds=1, privacy={**privacy, "secure_sum": False}), federation())
     assert torch.allclose(runner.server.prototypes.mean, noisy.server.prototypes.mean, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "clients", "needed"), [(0.55, 100, 55), (0.56, 25, 14), (0.7, 6, 5), (0.1, 1, 1)]
+)
+def test_the_needed_clients_are_the_share_rounded_up(threshold, clients, needed):
+    assert needed_clients(threshold, clients) == needed
 
 
 def test_a_round_below_the_threshold_is_void_in_a_run():

@@ -12,6 +12,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from protofed.data.dataset import Dataset
@@ -56,15 +57,16 @@ def encode_dataset(data: Dataset, section: DataSection, say: Say = lambda text: 
     title = f"features of {Path(section.encoder).name}"
     if parts[0].side:
         title += f" at {parts[0].side}x{parts[0].side}"
-    if file.exists():
-        features = np.load(file, allow_pickle=False)
-    else:
-        with one_thread():
-            features = compute_features(parts, embed, title, say)
-        content = io.BytesIO()
-        np.save(content, features, allow_pickle=False)
+    if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, content.getvalue())
+        with FileLock(file.with_suffix(".lock")):  # several runs of a sweep need the same features: one computes them
+            if not file.exists():
+                with one_thread():
+                    features = compute_features(parts, embed, title, say)
+                content = io.BytesIO()
+                np.save(content, features, allow_pickle=False)
+                write_atomically(file, content.getvalue())
+    features = np.load(file, allow_pickle=False)
     if not np.isfinite(features).all():
         raise UserError(f"data.encoder: {section.encoder} gives features that are not finite numbers. Train it again.")
     train, test = np.split(features, [len(data.train)])

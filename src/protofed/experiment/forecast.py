@@ -10,7 +10,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +26,6 @@ from protofed.experiment.store import PAGE_BYTES
 from protofed.experiment.unknown import client_calibration
 
 if TYPE_CHECKING:
-    from protofed.examples import Examples
     from protofed.experiment.config import Config
     from protofed.training import TrainSection
 
@@ -127,8 +126,8 @@ def forecast(config: Config) -> Forecast:
             runner.close()
     uploads = max(1, sum(len(row["clients"]) for row in runner.rounds))
     rosters = [draw_roster(config, members, number).clients for number in range(probed)]
-    steps = [_steps(config.train, [members.train[client] for client in roster]) for roster in rosters]
-    usual = _steps(config.train, members.train) / len(members) * clients_per_round(config, len(members))
+    steps = [_steps(config.train, members, roster) for roster in rosters]
+    usual = _steps(config.train, members, range(len(members))) / len(members) * clients_per_round(config, len(members))
     later = costs[probed // 2 :]
     factor = usual * len(later) / max(sum(steps[-len(later) :]), 1)
     typical = Cost(_lower_median([cost.wall for cost in later]), _lower_median([cost.cpu for cost in later]))
@@ -192,11 +191,10 @@ def _timed(work: Callable[[], Any]) -> tuple[Cost, Any]:
     return Cost(time.perf_counter() - wall, time.process_time() - cpu), made
 
 
-def _steps(training: TrainSection, parts: Sequence[Examples]) -> float:
-    """The optimiser steps of clients with these examples in one round."""
-    sizes = [len(part) for part in parts]
-    batches = [size // training.batch if training.drop_last else -(-size // training.batch) for size in sizes]
-    return float(training.epochs * sum(batches))
+def _steps(training: TrainSection, members: Members, clients: Iterable[int]) -> float:
+    """The optimiser steps of these clients in one round."""
+    sizes = [(len(members.train[client]), members.nets[client].has_batch_norm) for client in clients]
+    return float(sum(training.local_epochs(*size) * training.batches_per_epoch(*size) for size in sizes))
 
 
 def _distinct(clients: int, per_round: int, rounds: int) -> int:

@@ -22,12 +22,12 @@ class _Place(NamedTuple):
 
 
 class StoredUpload(Upload[Any]):
-    """An upload with its message in a file. Every look at the message reads it."""
+    """An upload with its message in a file. Every look at the message reads it, unless it was replaced by another."""
 
     @property
     def message(self) -> Any:
-        place: _Place = self[4]
-        return place.held.read(place)
+        stored: Any = self[4]
+        return stored.held.read(stored) if isinstance(stored, _Place) else stored
 
 
 class HeldUploads:
@@ -51,7 +51,7 @@ class HeldUploads:
         content = to_bytes({"up": upload.message})
         place = _Place(self, self.file.seek(0, 2), len(content))
         self.file.write(content)
-        return report._replace(upload=StoredUpload(*upload[:4], place))
+        return report._replace(upload=StoredUpload(*upload[:4], place, upload.round))
 
     def read(self, place: _Place) -> Any:
         """The message at a place in the file."""

@@ -158,6 +158,7 @@ def _summary_so_far(settings: Mapping[str, Any], files: Folder, rounds: Sequence
     return {
         "method": short_name(settings["method"]["name"]),
         "dataset": partition.get("dataset", short_name(settings["data"]["name"])),
+        "remark": partition.get("remark", ""),
         "seed": settings["run"]["seed"],
         "rounds": len(rounds),
         "clients": len(partition.get("clients", ())),

@@ -78,7 +78,7 @@ def needed_clients(threshold: float, clients: int) -> int:
     """The number of clients that must upload, of all that take part in a round."""
     if clients > MOST_CLIENTS:
         raise UserError(f"privacy.secure_sum: got {clients:,} clients per round; use {MOST_CLIENTS:,} or fewer.")
-    return max(1, math.ceil(threshold * clients))
+    return max(1, math.ceil(threshold * clients - 1e-9))  # 0.55 * 100 is 55.00000000000001
 
 
 def upload_vector(method: AnyMethod, upload: Upload[Any]) -> Vector:
