@@ -126,3 +126,30 @@ def test_the_gains_in_the_papers_abstract_are_relative():
     text = text_of("mpfedcl.md")
     assert "The gains of {:.1f} and {:.1f} % in the paper's abstract".format(*gains) in text
     assert "({} on Digit-5 by domain, {} with label skew)".format(*words) in text
+
+
+def test_sentences_about_label_skew_on_office_follow_from_the_kept_figures():
+    kept, text, columns = Kept("mpfedcl-table6-office"), text_of("mpfedcl.md"), ("all domains", "caltech only")
+    paper = {row: paper_mean(values[2]) for row, values in published.MPFEDCL_TABLE6.items()}
+
+    def gaps(first: str, second: str) -> list[str]:
+        found = [kept.gap(first, second, column) for column in columns]
+        assert not any(gap.excludes_zero for gap in found)
+        return [gap.percent("+") for gap in found]
+
+    def means(row: str) -> list[str]:
+        return [f"{100 * kept.mean(row, column).mean:.1f}" for column in columns]
+
+    for row in ("fedavg", "fedprox", "dp", "sp", "mp"):
+        assert all(kept.gap(row, "fedproto", column).excludes_zero for column in columns)
+        assert all(kept.gap(row, "fedproto", column).mean > 0 for column in columns)
+    assert sorted(paper, key=lambda row: paper[row])[:2] == ["fedprox", "fedavg"]
+    for sentence in (
+        "mp - sp is {} and {}, where the paper has ".format(*gaps("mp", "sp")) + f"{paper['mp'] - paper['sp']:+.2f}",
+        "({} and {}; paper ".format(*gaps("mp", "fedavg")) + f"{paper['mp'] - paper['fedavg']:+.2f})",
+        "({} and {} against {:.2f} for mp; {} and {} against {:.2f} for fedavg)".format(
+            *means("mp"), paper["mp"], *means("fedavg"), paper["fedavg"]
+        ),
+        "has {} and {} (paper: {:.2f})".format(*means("fedproto"), paper["fedproto"]),
+    ):
+        assert sentence in text, sentence
