@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from io import BytesIO
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from grid import LocalGrid, deploy, federate, toy_config, toy_members, write_toml
+from grid import LocalGrid, call, deploy, federate, toy_config, toy_members, write_toml
 from protofed.cli.models import export_command, predict_command
 from protofed.core import Method, Nothing, Prototypes, Tensor
+from protofed.data.npz_files import own_arrays, read_npz
 from protofed.deploy.client_data import ClientData, read_balanced, read_client_data, write_balanced, write_client_data
 from protofed.deploy.client_store import ClientStore, StoredRound
 from protofed.deploy.client_work import ClientWork
@@ -177,6 +180,32 @@ def test_a_line_that_was_not_written_completely_does_not_hide_the_next(tmp_path)
         ("unreadable", None),
         ("train", 1),
     ]
+
+
+@pytest.mark.parametrize("kind", ["train", "../../outside", "", None, ["evaluate"]])
+def test_a_test_of_an_unknown_kind_is_refused_before_anything_is_computed(kind, tmp_path):
+    """Its kind would be a part of a file's name and, if it is "train", count as a round with an upload."""
+    deploy(tmp_path, toy_config("fedproto", rounds=1))
+    folder = tmp_path / "clients" / "b"
+    write_toml(folder / "client.toml", {"name": "b", "keep_sent": True})
+    grid = LocalGrid(tmp_path)
+    federate(tmp_path, grid)
+    (message,) = (m for name, m, _ in grid.exchanged if name == "b" and m.metadata.message_type == "evaluate")
+    before = sorted(path for path in tmp_path.rglob("*") if path.suffix != ".log")
+    stored = next(folder.glob("store/*/message.safetensors")).read_bytes()
+    message.content = to_records(record_tensors(message.content), {**record_figures(message.content), "kind": kind})
+    assert call(folder, message).has_error()
+    assert sorted(path for path in tmp_path.rglob("*") if path.suffix != ".log") == before
+    assert next(folder.glob("store/*/message.safetensors")).read_bytes() == stored
+    assert [line["kind"] for line in read_ledger(folder)] == ["enrolment", "train", "evaluate", "refusal"]
+    assert "must be one of evaluate, validation, examine" in (folder / "client.log").read_text()
+
+
+@pytest.mark.parametrize("kind", ["../x", "a/b", "a\\b", "", "."])
+def test_the_ledger_refuses_a_kind_that_cannot_be_in_a_file_name(kind, tmp_path):
+    with pytest.raises(ValueError, match="only lower-case letters"):
+        Ledger(tmp_path, True).record(kind, {}, {"round": 0})
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- the policy ----
@@ -488,6 +517,28 @@ def test_a_data_file_with_a_mistake_is_explained(arrays, problem, tmp_path):
         read_client_data(tmp_path / "data.npz", Config.of({}), "a", 2)
     assert problem in str(error.value)
     assert "data.npz" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [("y", "x"), ("x", "y"), ("x y x_test", "y_test"), ("x y y_test", "x_test"), ("x mask x_test y_test", "mask_test")],
+)
+def test_own_files_of_clients_and_newcomers_have_the_same_rules(names, missing, tmp_path):
+    np.savez(tmp_path / "own.npz", **{name: np.zeros((4, 2)) for name in names.split()})
+    message = f"own.npz has no array {missing}; it has {', '.join(names.split())}. Add it."
+    with pytest.raises(UserError, match=re.escape(message)):
+        own_arrays(tmp_path / "own.npz", read_npz(tmp_path / "own.npz"))
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_client_data(tmp_path / "own.npz", Config.of({}))
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_newcomer(tmp_path / "own.npz")
+
+
+def test_own_arrays_are_inputs_with_labels_or_masks_and_a_test_set():
+    x, y, mask = np.zeros((2, 3)), np.arange(2), np.ones((2, 3))
+    assert own_arrays(Path("f"), {"x": x, "y": y}) == ((x, y), None)
+    assert own_arrays(Path("f"), {"x": x, "y": y, "mask": mask}) == ((x, mask), None)
+    assert own_arrays(Path("f"), {"x": x, "mask": y, "x_test": mask, "mask_test": x}) == ((x, y), (mask, x))
 
 
 def test_masks_are_renumbered_and_dropped_with_their_images():

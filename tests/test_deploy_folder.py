@@ -11,6 +11,7 @@ import stat
 import threading
 import tomllib
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,15 @@ from protofed.deploy.certificates import (
     write_server_certificate,
 )
 from protofed.deploy.client_data import read_client_data
-from protofed.deploy.deployment import Deployment, client_network, server_network
+from protofed.deploy.deployment import Deployment, ServerNetwork, client_network, server_network
 from protofed.deploy.deployment_tables import federation_state, sent_rows, status_rows
-from protofed.deploy.flower_commands import OFFLINE, flower_environment, superlink_command, supernode_command
+from protofed.deploy.flower_commands import (
+    OFFLINE,
+    flower_environment,
+    is_healthy,
+    superlink_command,
+    supernode_command,
+)
 from protofed.deploy.new_deployment import client_names, data_files
 from protofed.deploy.processes import free_port
 from protofed.deploy.server_part import ServerPart
@@ -187,6 +194,69 @@ def test_nothing_phones_home_and_every_part_has_its_own_home(folder):
     assert len({environment["FLWR_HOME"] for environment in environments}) == 4
 
 
+class Healthy(BaseHTTPRequestHandler):
+    """Answers every question with 200."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_server_on_this_machine_is_asked_without_a_proxy(tls, folder, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")  # nobody is there
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        port = server.server_port
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(folder / "server" / "server.pem", folder / "server" / "server.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert is_healthy(folder / "server", ServerNetwork(tls=tls), port)
+        server.shutdown()
+    assert not is_healthy(folder / "server", ServerNetwork(tls=tls), port)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "expected"),
+    [
+        (None, None, "127.0.0.1,localhost"),
+        ("", "", "127.0.0.1,localhost"),
+        (None, "a.org, .b.org", "a.org,.b.org,127.0.0.1,localhost"),
+        ("localhost,a.org", "b.org", "localhost,a.org,b.org,127.0.0.1"),
+    ],
+)
+def test_processes_of_flower_reach_this_machine_without_a_proxy(lower, upper, expected, tmp_path, monkeypatch):
+    for name, value in (("no_proxy", lower), ("NO_PROXY", upper)):
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    environment = flower_environment(tmp_path)
+    assert (environment["no_proxy"], environment["NO_PROXY"]) == (expected, expected)
+
+
+@pytest.mark.parametrize("listen", ["::", "192.0.2.7", "localhost"])
+def test_a_server_listens_on_this_machine_or_on_every_network(listen, folder, tmp_path):
+    shutil.copytree(folder / "server", tmp_path / "server")
+    with pytest.raises(UserError, match=rf'listen: got "{listen}"; must be 127\.0\.0\.1 .* or 0\.0\.0\.0 '):
+        ServerPart(tmp_path / "server", lambda name, text: None, resume=False, listen=listen, port=free_port())
+
+
+def test_the_advice_of_resume_has_the_name_of_the_folder(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "to-resume")
+    done = CliRunner().invoke(app, ["deploy", "resume", str(tmp_path / "to-resume")])
+    assert str(done.exception).endswith(f"Start one with: protofed deploy up {tmp_path / 'to-resume'}")
+    run = tmp_path / "to-resume" / "server" / "run"
+    run.mkdir()
+    (run / "config.toml").touch()
+    done = CliRunner().invoke(app, ["deploy", "up", str(tmp_path / "to-resume")])
+    assert f"Continue it with: protofed deploy resume {tmp_path / 'to-resume'}\n" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -198,7 +268,8 @@ def test_nothing_phones_home_and_every_part_has_its_own_home(folder):
         (["--clients", "a,b", "--data", "c=x.npz"], 'there is no client "c"'),
         (["--clients", "a,b", "--data", "a"], "must look like NAME=FILE"),
         (["--clients", "a,b", "--data", "a=missing.npz"], "There is no file missing.npz"),
-        (["--clients", "2", "--tls", "--host", "bad host"], "must be a host name or an IP address"),
+        (["--clients", "2", "--tls", "--host", "bad host"], "must be a host name or an IPv4 address"),
+        (["--clients", "2", "--host", "2001:db8::1"], 'got "2001:db8::1"; must be a host name or an IPv4 address'),
         (["--clients", "2", "--host", "example.org:80"], "without a port"),
         (
             ["--clients", "2", "--set", "privacy.secure_sum=true", "--set", "trust.prototypes=median"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -544,6 +545,43 @@ def test_more_rounds_than_first_asked_for(tmp_path):
         federate(tmp_path)
 
 
+def test_a_client_that_lost_its_state_is_named_after_a_restart_of_the_server(tmp_path, capsys):
+    """Client c has never uploaded anything, so it has lost nothing."""
+    deploy(tmp_path, toy_config("fedproto"))
+    federate(tmp_path, LocalGrid(tmp_path, faults={("c", "train", 1): raised, ("c", "train", 2): raised}))
+    for name in "bc":
+        shutil.rmtree(tmp_path / "clients" / name / "store")
+    capsys.readouterr()
+    federate(tmp_path, resume=True, rounds=3)
+    said = [line for line in capsys.readouterr().out.splitlines() if "state is lost" in line]
+    assert said == ["client b: its earlier state is lost, it started again from its initial weights"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "federation.json is missing"),
+        ('{"run": "0123', "federation.json is damaged"),
+        ('{"run": "x", "descriptions": {"a": {}}}', "federation.json is damaged"),
+        (f'{{"run": "{"0" * 32}", "descriptions": {{}}}}', "federation.json is damaged"),
+        ('{"descriptions": {}}', "federation.json is damaged"),
+        ("[]", "federation.json is damaged"),
+    ],
+)
+def test_a_run_is_not_resumed_without_its_id_and_its_clients(content, problem, tmp_path):
+    """With a new id, every client would start again from its initial weights."""
+    deploy(tmp_path, toy_config("local", rounds=1))
+    federate(tmp_path)
+    file = tmp_path / "server" / "federation.json"
+    file.unlink() if content is None else file.write_text(content)
+    with pytest.raises(UserError) as error:
+        federate(tmp_path, resume=True, rounds=2)
+    assert problem in str(error.value)
+    assert f"Restore the file from a backup, or move {tmp_path / 'server' / 'run'}" in str(error.value)
+    assert "protofed run" not in str(error.value)
+    assert len(Folder(tmp_path / "server" / "run").rounds()) == 1
+
+
 # ---- enrolment ----
 
 
@@ -666,6 +704,27 @@ def test_enough_clients_start_without_the_others(tmp_path):
     result = federate(tmp_path, LocalGrid(tmp_path, ("a", "b")))
     members = toy_members(config, ([0, 1, 2] * 4, [0, 1] * 3))
     assert without_time(result.rounds) == without_time(played(config, members).rounds)
+
+
+def test_the_clients_of_a_resumed_run_enrol_under_their_own_names(tmp_path, capsys):
+    """Client b is not in the run, so that c has its number."""
+    deploy(tmp_path, toy_config("local", rounds=1), min_clients=2, wait_seconds=5.0)
+    federate(tmp_path, LocalGrid(tmp_path, ("a", "c")))
+    capsys.readouterr()
+    federate(tmp_path, LocalGrid(tmp_path, ("a", "c")), resume=True, rounds=2)
+    out = capsys.readouterr().out
+    assert "client c: enrolled" in out
+    assert "client b" not in out
+    status = json.loads((tmp_path / "server" / "status.json").read_text())["clients"]
+    assert [status[name]["enrolled"] for name in "abc"] == [True, False, True]
+
+
+def test_a_client_that_server_toml_lists_no_more_is_left_out_of_a_resumed_run(tmp_path):
+    deploy(tmp_path, toy_config("local", rounds=1))
+    federate(tmp_path)
+    write_toml(tmp_path / "server" / "server.toml", {"clients": ["a", "b"], "classes": [0, 1, 2], "wait_seconds": 5.0})
+    result = federate(tmp_path, resume=True, rounds=2)
+    assert [row["rejected"] for row in result.rounds] == [{}, {"2": "not connected"}]
 
 
 def test_a_node_that_claims_a_name_keeps_to_it_when_clients_are_numbered_again(tmp_path, capsys):

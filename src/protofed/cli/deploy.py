@@ -36,7 +36,7 @@ def deploy_init(
     auth: Annotated[bool, option("--auth", help="Only clients with a key may connect; needs --tls.")] = False,
     hosts: Annotated[
         Optional[list[str]],
-        option("--host", help="Name or IP address of the server; may be repeated. Default: this machine only."),
+        option("--host", help="Name or IPv4 address of the server; may be repeated. Default: this machine only."),
     ] = None,
     port: Annotated[int, option("--port", min=0, max=65535, help="Port of the server. 0: a free one from 8443.")] = 0,
     data: Annotated[
@@ -103,7 +103,7 @@ def deploy_server(
     rounds: Rounds = 0,
     resume: Annotated[bool, option("--resume", help="Continue the run of this folder, if it has one.")] = False,
     listen: Annotated[
-        Optional[str], option("--listen", help="Address to listen on, instead of network.toml's.")
+        Optional[str], option("--listen", help="127.0.0.1 or 0.0.0.0 (every network), instead of network.toml's.")
     ] = None,
     port: ServerPort = 0,
 ) -> None:
@@ -137,9 +137,9 @@ def _run_all(folder: Path, rounds: int, port: int, resume: bool) -> None:
     from protofed.deploy.federation_parts import check_resume, federation_parts
 
     deployment = Deployment.existing(folder)
-    command = f"protofed deploy resume {shlex.quote(str(folder))}"
-    check_resume(deployment.server, resume, command.replace("resume", "up") if resume else command)
-    _supervise(federation_parts(deployment, _say_line, resume, rounds, port), command)
+    up, to_continue = (f"protofed deploy {verb} {shlex.quote(str(folder))}" for verb in ("up", "resume"))
+    check_resume(deployment.server, resume, up if resume else to_continue)
+    _supervise(federation_parts(deployment, _say_line, resume, rounds, port), to_continue)
 
 
 def _supervise(parts: Sequence[Part], to_continue: str) -> None:
@@ -265,7 +265,7 @@ def deploy_renew(
     folder: DeployFolder,
     hosts: Annotated[
         Optional[list[str]],
-        option("--host", help="Name or IP address of the server; may be repeated. Default: as before."),
+        option("--host", help="Name or IPv4 address of the server; may be repeated. Default: as before."),
     ] = None,
 ) -> None:
     """Make a new certificate for the server, signed by the same authority. Clients need nothing new."""

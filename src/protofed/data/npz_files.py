@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,6 +70,26 @@ def read_npz(path: Path, *keys: str) -> dict[str, np.ndarray]:
         if name in checksums and _digest(array) != checksums[name]:
             raise UserError(f"{path} is damaged: {name} does not have its checksum. Convert the data again.")
     return arrays
+
+
+class OwnArrays(NamedTuple):
+    """The arrays of a person's own file: inputs with labels or masks, and a test set if the file has one."""
+
+    data: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray] | None
+
+
+def own_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> OwnArrays:
+    """x and y of the file's arrays, or x and mask; x_test and y_test (mask_test) if there is one of them.
+
+    An error if an array is missing.
+    """
+    y = "mask" if "mask" in arrays else "y"
+    test = ("x_test", f"{y}_test") if arrays.keys() & {"x_test", f"{y}_test"} else ()
+    for key in ("x", y, *test):
+        if key not in arrays:
+            raise UserError(f"{path} has no array {key}; it has {', '.join(arrays) or 'none'}. Add it.")
+    return OwnArrays((arrays["x"], arrays[y]), (arrays["x_test"], arrays[f"{y}_test"]) if test else None)
 
 
 def _must_be_npz(path: Path) -> None:

@@ -173,12 +173,13 @@ def _general_name(host: str) -> GeneralName:
 
 
 def check_host(host: str) -> None:
-    """Raise an error if this is neither a host name nor an IP address."""
+    """Raise an error if this is neither a host name nor an IPv4 address: the server does not listen on IPv6."""
     try:
-        ipaddress.ip_address(host)
+        is_possible = ipaddress.ip_address(host).version == 4
     except ValueError:
-        if not _HOST_NAME.fullmatch(host):
-            raise UserError(f'--host: got "{host}"; must be a host name or an IP address, without a port.') from None
+        is_possible = _HOST_NAME.fullmatch(host) is not None
+    if not is_possible:
+        raise UserError(f'--host: got "{host}"; must be a host name or an IPv4 address, without a port.')
 
 
 def _key_usage(signs_certificates: bool) -> KeyUsage:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from protofed.data.labels import ClassNames, class_numbers
-from protofed.data.npz_files import read_npz
+from protofed.data.npz_files import own_arrays, read_npz
 from protofed.data.table.client_tables import client_table
 from protofed.data.table.files import SUFFIXES, read_table
 from protofed.errors import UserError
@@ -122,16 +122,12 @@ def _table_data(path: Path, config: Config, name: str, position: int) -> ClientD
 
 def _own_data(arrays: dict[str, np.ndarray], path: Path, position: int) -> ClientData:
     """A person's own file. Without a test set, a fifth of each class is held out, as `Federation` does it."""
-    y = "mask" if "mask" in arrays else "y"
-    has_test = bool(arrays.keys() & {"x_test", f"{y}_test"})
-    for key in ("x", y, *(("x_test", f"{y}_test") if has_test else ())):
-        if key not in arrays:
-            raise UserError(f"{path} has no array {key}; it has {', '.join(arrays)}. Add it.")
+    data, test = own_arrays(path, arrays)
     classes = arrays["classes"].tolist() if "classes" in arrays else None
     others: list[Any] = [([], [])] * position  # the draw of a held-out test set depends on the position of the client
-    tests = [*[None] * position, (arrays["x_test"], arrays[f"{y}_test"])] if has_test else None
+    tests = None if test is None else [*[None] * position, test]
     try:
-        federation = Federation([*others, (arrays["x"], arrays[y])], tests, classes)
+        federation = Federation([*others, data], tests, classes)
     except UserError as problem:
         text = str(problem).replace(f"data[{position}]", "data").replace(f"test[{position}]", "test")
         raise UserError(f"{path}: {text}") from problem

@@ -16,6 +16,7 @@ from protofed.deploy.client_store import ClientStore, StoredRound, newest_run
 from protofed.deploy.ledger import Ledger, read_ledger
 from protofed.deploy.policy import Policy
 from protofed.deploy.settings import EXPERIMENT_FILE, read_client_settings
+from protofed.deploy.tasks import FORGETTABLE, identity_of, kind_of_test
 from protofed.devices import choose_device
 from protofed.engines.engine import RoundPlan
 from protofed.engines.flower.client_answers import MessageFigures
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
 
     from protofed.examples import Examples
     from protofed.experiment.model import Model
-
-FORGETTABLE = ("oldest",)
-"""Entries of a task on which the client's answer does not depend."""
 
 
 class Reply(NamedTuple):
@@ -244,7 +242,7 @@ class ClientWork:
     def evaluate(self, task: MessageFigures, tensors: Mapping[str, Tensor]) -> Reply:
         """Test the model that the client holds, and the server's own model if it was sent. Nothing is stored."""
         self.check_task(task)
-        number, round, kind = task["number"], task["round"], task["kind"]
+        number, round, kind = task["number"], task["round"], kind_of_test(task)
         data = self.data()
         store = ClientStore(self.folder / "store", task["run"], self.config.method)
         with store.lock:
@@ -291,8 +289,3 @@ class ClientWork:
             "loss": mean_cross_entropy(predict, [train]) if with_loss else None,
             "loss_total": train.num_labels,
         }
-
-
-def identity_of(task: MessageFigures) -> MessageFigures:
-    """The entries that say which message an answer belongs to."""
-    return {key: task[key] for key in ("kind", "run", "round", "number")}

@@ -27,6 +27,13 @@ class DeployedRunner(Runner):
         if isinstance(self.engine, SecureRemote):
             self.safeguards.secure.summed = self.engine.summed_upload
 
+    def resume(self) -> None:
+        """Continue the run. The engine learns who has uploaded before, so that it notices a state that was lost."""
+        super().resume()
+        self.engine.trained |= {
+            client for row in self.rounds for client in row["clients"] if str(client) not in row["rejected"]
+        }
+
     def _state_to_test(self) -> Any:
         """The server's state if clients are to test its model: it has one, and the server cannot test it alone."""
         members = self.members

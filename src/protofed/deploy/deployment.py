@@ -26,7 +26,7 @@ class ServerNetwork:
     """The keys of the server's network.toml."""
 
     listen: str = "127.0.0.1"
-    """address on which the server accepts connections; 0.0.0.0: on every network of the host"""
+    """127.0.0.1: the server accepts connections of this host only; 0.0.0.0: of every IPv4 network of the host"""
     port: Annotated[int, Ge(1), Le(65535)] = 8443
     """port for everything: clients, operator and the server's own processes"""
     tls: bool = False

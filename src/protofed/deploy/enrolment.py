@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ from protofed.data.partitions.base import Holding
 from protofed.deploy.descriptions import Description, checked_description
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.folder import read_json, write_atomically
+from protofed.experiment.folder import write_atomically
 from protofed.experiment.member_nets import own_or_shared_nets
 from protofed.experiment.members import Members
 
@@ -71,9 +72,8 @@ class Enrolment:
         self.names: tuple[str, ...] = settings.clients
         self.descriptions: dict[str, Description] = {}
         self.run, self.is_fixed = uuid.uuid4().hex, False
-        if resume and self.file.exists():
-            stored = read_json(self.file, "run", "descriptions")
-            self.run, self.descriptions = stored["run"], stored["descriptions"]
+        if resume:
+            self.run, self.descriptions = _stored_federation(self.file)
             self.names, self.is_fixed = tuple(self.descriptions), True
 
     def admit(self, node: int, figures: Description) -> int:
@@ -182,6 +182,27 @@ class Enrolment:
             names = {label for label, _ in self.descriptions[name]["counts"][0]}
             held.append(torch.tensor([label in names for label in labels]) if names else None)
         return tuple(held)
+
+
+def _stored_federation(file: Path) -> tuple[str, dict[str, Description]]:
+    """The id of a run and its clients' descriptions; an error if the file is missing or damaged."""
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        run, descriptions = stored["run"], stored["descriptions"]
+        are_tables = descriptions and all(type(client) is dict for client in descriptions.values())
+        if are_tables and re.fullmatch(r"[0-9a-f]{32}", run):
+            return run, descriptions
+        problem = "is damaged"
+    except FileNotFoundError:
+        problem = "is missing"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        problem = "is damaged"
+    raise UserError(
+        f"{file} {problem}, so the run cannot be resumed: clients find the models that they keep by its id. Restore "
+        f"the file from a backup, or move {file.parent / 'run'} to another place and start a new run."
+    )
 
 
 class _Pair(NamedTuple):

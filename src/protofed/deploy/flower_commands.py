@@ -25,6 +25,8 @@ OFFLINE = {
 """No telemetry, no update checks, no installation of packages at run time."""
 CONNECTION = "here"
 """The name of the server in the file config.toml of Flower's own folder."""
+_LOCAL = ("127.0.0.1", "localhost")
+"""The names of this host, to which no proxy leads."""
 _PATIENCE = 120.0
 """Seconds after which a command of Flower that only asks the server is given up."""
 
@@ -35,11 +37,22 @@ def flower_environment(part: Path) -> dict[str, str]:
     return {
         **os.environ,
         **OFFLINE,
+        **_without_proxy_here(),
         "FLWR_HOME": str((part / "home").resolve()),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _without_proxy_here() -> dict[str, str]:
+    """The variables that name the hosts without a proxy: those of the environment, and this host.
+
+    Programs differ in which spelling they read, so both name the same hosts.
+    """
+    spellings = ("no_proxy", "NO_PROXY")
+    given = [host.strip() for spelling in spellings for host in os.environ.get(spelling, "").split(",")]
+    return dict.fromkeys(spellings, ",".join(dict.fromkeys((*filter(None, given), *_LOCAL))))
 
 
 def flower_program(name: str) -> str:
@@ -92,11 +105,12 @@ def write_connection(part: Path, network: ServerNetwork, port: int) -> None:
 
 
 def is_healthy(part: Path, network: ServerNetwork, port: int) -> bool:
-    """Whether the SuperLink answers."""
+    """Whether the SuperLink answers. It is on this host, so no proxy is asked."""
     context = ssl.create_default_context(cafile=str(part / "ca.pem")) if network.tls else None
     address = f"{'https' if network.tls else 'http'}://127.0.0.1:{port}/health"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
-        with urllib.request.urlopen(address, timeout=5, context=context) as answer:
+        with direct.open(address, timeout=5) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

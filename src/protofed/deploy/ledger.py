@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ class Ledger:
 
     def record(self, kind: str, tensors: Mapping[str, Tensor], figures: Mapping[str, Any]) -> int:
         """Write down a message, which may leave only after this has returned. Returns its bytes."""
+        if not re.fullmatch("[a-z]+", kind):  # it is a part of the name of a file
+            raise ValueError(f"the kind of a message is {kind!r}; must have only lower-case letters")
         digest = content_hash(tensors, figures)
         text = json.dumps(dict(figures), sort_keys=True)
         size = len(text) + sum(value.numel() * value.element_size() for value in tensors.values())

@@ -86,8 +86,7 @@ class Plan:
     @property
     def address(self) -> str:
         """The address of the server, for clients."""
-        host = self.hosts[0] if self.hosts else "127.0.0.1"
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return f"{self.hosts[0] if self.hosts else '127.0.0.1'}:{self.port}"
 
 
 def client_names(text: str) -> tuple[str, ...]:

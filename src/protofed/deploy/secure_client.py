@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from protofed.core import Upload
-from protofed.deploy.client_work import FORGETTABLE, ClientWork, Reply, identity_of
+from protofed.deploy.client_work import ClientWork, Reply
 from protofed.deploy.deployment import PEERS_FOLDER, replace_file
 from protofed.deploy.secure_wire import (
     MESSAGE_BYTES,
@@ -27,6 +27,7 @@ from protofed.deploy.secure_wire import (
     unpack_rows,
 )
 from protofed.deploy.signed_keys import SIGNATURE_BYTES, is_signed, sign_keys, signed_text
+from protofed.deploy.tasks import FORGETTABLE, identity_of
 from protofed.engines.flower.wire import content_hash
 from protofed.messages import unflatten
 from protofed.trust.secure_sum.field import SecureSumError

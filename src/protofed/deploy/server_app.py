@@ -76,6 +76,8 @@ def _served(
     file = Config.load(folder / EXPERIMENT_FILE)
     refuse_attackers(file)
     enrolment = Enrolment(folder, file, settings, resume)
+    if enrolment.is_fixed:  # their numbers are those of the run, which may have fewer clients than server.toml
+        status.members(enrolment.run, enrolment.names)
     nodes = Nodes(grid, enrolment, status, clock)
     _wait_for_clients(nodes, enrolment, settings)
     status.members(enrolment.run, enrolment.names)

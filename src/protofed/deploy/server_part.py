@@ -53,6 +53,11 @@ class ServerPart:
         self.network = server_network(folder)
         self.clients = read_server_settings(folder).clients
         self.listen, self.port = listen or self.network.listen, port or self.network.port
+        if self.listen not in ("127.0.0.1", "0.0.0.0"):
+            raise UserError(
+                f'listen: got "{self.listen}"; must be 127.0.0.1 (for this machine only) or 0.0.0.0 (for every IPv4 '
+                "network of this machine), because the server's own processes reach it at 127.0.0.1."
+            )
         end_leftovers(folder)
         if not port_is_free(self.listen, self.port):
             raise UserError(

@@ -30,18 +30,7 @@ class ServerStatus(Watcher):
         self.path, self.log = folder / STATUS_FILE, folder / LOG_FILE
         self.names = tuple(names)
         self.content: dict[str, Any] = {"state": "enrolling", "run": "", "round": 0, "rounds": 0, "error": ""}
-        self.clients: dict[str, dict[str, Any]] = {
-            name: {
-                "number": number,
-                "connected": False,
-                "enrolled": False,
-                "last_round": 0,
-                "last_upload": None,
-                "rejected": 0,
-                "last_reason": "",
-            }
-            for number, name in enumerate(names)
-        }
+        self.clients = {name: _not_seen_yet(number) for number, name in enumerate(names)}
         self.write()
 
     def write(self, **changes: Any) -> None:
@@ -63,10 +52,10 @@ class ServerStatus(Watcher):
             file.write(f"{text}\n")
 
     def members(self, run: str, names: Sequence[str]) -> None:
-        """The clients that take part are known."""
+        """The clients that take part are known. One that server.toml does not list any more is shown, too."""
         self.names = tuple(names)
         for number, name in enumerate(names):
-            self.clients[name]["number"] = number
+            self.clients.setdefault(name, _not_seen_yet(number))["number"] = number
         self.write(run=run)
 
     def connected(self, numbers: Collection[int]) -> None:
@@ -119,3 +108,16 @@ class ServerStatus(Watcher):
         """The run has ended with an error."""
         self.write(state="failed", error=one_line(problem, _LONGEST_LINE))
         self.say(f"error: {problem}")
+
+
+def _not_seen_yet(number: int) -> dict[str, Any]:
+    """What is known about a client before it connects."""
+    return {
+        "number": number,
+        "connected": False,
+        "enrolled": False,
+        "last_round": 0,
+        "last_upload": None,
+        "rejected": 0,
+        "last_reason": "",
+    }
