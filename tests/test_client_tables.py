@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from protofed.experiment.table_members import client_examples
 from protofed.models.invitation import Invitation, read_invitation, write_invitation
 from protofed.models.join import join
 from test_cli import protofed as command  # noqa: F401
+from test_invitations import changed_metadata
 
 
 def rows(count: int, seed: int, classes=("ill", "well"), columns=("age", "sex", "dose")) -> pd.DataFrame:
@@ -189,6 +191,51 @@ def test_a_fifth_site_joins_from_the_prototypes_file_alone(folder, tmp_path, com
     code, out, _ = command("predict", "east.safetensors", "--input", "east.csv", "--by", "prototype")
     assert code == 0
     assert len(out.splitlines()) == 41
+
+
+def test_texts_that_mean_missing_in_the_run_mean_it_in_new_rows(folder, tmp_path, command):  # noqa: F811
+    protofed.run(experiment(folder, missing=["?"]), tmp_path / "run")
+    rows(40, 9, columns=("age", "sex", "dose")).to_csv(tmp_path / "east.csv", index=False)
+    for text in ("", "?"):
+        (tmp_path / f"new{text}.csv").write_text(f"age,sex,dose\n{text},f,0.5\n44,{text},2.5\n")
+    for words in (
+        ("export", "run", "--client", "north", "--out", "north.safetensors"),
+        ("export", "run", "--prototypes", "invitation.safetensors"),
+        ("join", "invitation.safetensors", "--data", "east.csv", "--epochs", "1", "--out", "east.safetensors"),
+    ):
+        assert command(*words)[0] == 0
+    for model in (("run", "--client", "north"), ("north.safetensors",), ("east.safetensors",)):
+        empty, marked = (command("predict", *model, "--input", f"new{text}.csv") for text in ("", "?"))
+        assert empty[0] == 0
+        assert marked == empty
+
+
+def test_a_recipe_keeps_the_texts_that_mean_missing_and_older_files_have_none():
+    recipe = replace(fit_recipe(pd.DataFrame({"a": [1.0, 2.0]}), {"a": "number"}, "y"), missing=("?", "unknown"))
+    assert Recipe.of_json(json.loads(json.dumps(recipe.json()))) == recipe
+    older = {key: value for key, value in recipe.json().items() if key != "missing"}
+    assert Recipe.of_json(older) == replace(recipe, missing=())
+
+
+def test_a_newcomer_from_a_file_is_not_trained_on_its_test_rows(folder, tmp_path):
+    for file in folder.iterdir():
+        file.unlink()
+    for number, name in enumerate(("a", "b")):
+        frame = rows(40, number).assign(part=["test"] * 10 + ["train"] * 30)
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    result = protofed.run(experiment(folder, test="part"))
+    write_invitation(Invitation.of(result), tmp_path / "i.safetensors")
+    frame = rows(40, 9).assign(part=["test"] * 16 + ["train"] * 24)
+    from_file, from_run = (join(source, frame, epochs=1) for source in (tmp_path / "i.safetensors", result))
+    assert (from_file.train, from_file.test) == (24, 16)
+    assert from_file.figures() == from_run.figures()
+    assert "part" not in {step.name for step in from_file.model.recipe.steps}
+    changed_metadata(tmp_path / "i.safetensors", "invitation", without_test)
+    assert read_invitation(tmp_path / "i.safetensors").table.test == ""  # a file of an earlier version
+
+
+def without_test(about: dict) -> dict:
+    return {**about, "table": {key: value for key, value in about["table"].items() if key != "test"}}
 
 
 def test_one_file_with_a_column_of_clients_and_one_of_test_rows(tmp_path):

@@ -273,6 +273,18 @@ def test_missing_and_broken_files(tmp_path):
         Config.load(tmp_path / "bad.toml")
 
 
+def test_a_recipe_that_comes_with_protofed_is_found_beside_a_folder_of_the_users(tmp_path, monkeypatch):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.toml").write_text("[run]\nrounds = 7\n")
+    monkeypatch.chdir(tmp_path)
+    shipped = next(recipe for recipe in RECIPES if recipe.stem == "digits-n3")
+    assert Config.load("recipes/digits-n3.toml") == Config.load(shipped)
+    (tmp_path / "recipes" / "digits-n3.toml").write_text("[run]\nrounds = 8\n")
+    assert [Config.load(f"recipes/{name}.toml").run.rounds for name in ("mine", "digits-n3")] == [7, 8]
+    with pytest.raises(UserError, match=r"There is no experiment file recipes/none\.toml"):
+        Config.load("recipes/none.toml")
+
+
 def test_a_retired_key_without_effect_is_ignored_and_one_with_an_effect_is_not():
     assert Config.of({"engine": {"compile": False}}) == Config.of({})
     with pytest.raises(ConfigError, match=r"engine\.compile: unknown key"):

@@ -70,6 +70,20 @@ def test_a_client_predicts_raw_rows_as_in_a_run(deployed, command):  # noqa: F81
     pd.testing.assert_frame_equal(answers, expected, rtol=1e-4)
 
 
+def test_a_client_knows_the_texts_that_mean_missing(folder, command):  # noqa: F811
+    root = folder.parent
+    (root / "e.toml").write_text(EXPERIMENT.replace("[eval]", 'missing = ["?"]\n\n[eval]'))
+    assert command("deploy", "init", "e.toml", "fed", "--clients", ",".join(NAMES))[0] == 0
+    federate(root / "fed", LocalGrid(root / "fed", NAMES))
+    assert command("export", "fed/clients/south", "--out", "south.safetensors")[0] == 0
+    for text in ("", "?"):
+        (root / f"new{text}.csv").write_text(f"sex,dose\nf,{text}\n{text},2.5\n")
+    for model in ("fed/clients/south", "south.safetensors"):
+        empty, marked = (command("predict", model, "--input", f"new{text}.csv") for text in ("", "?"))
+        assert empty[0] == 0
+        assert marked == empty
+
+
 def test_tables_may_come_later_and_have_another_format(folder, command):  # noqa: F811
     (folder.parent / "e.toml").write_text(EXPERIMENT)
     code, screen, _ = command("deploy", "init", "e.toml", "fed", "--clients", "north,south", "--own-data")

@@ -251,6 +251,54 @@ def test_an_invitation_with_damaged_metadata_is_said(change, file):
     )
 
 
+OWN_NETS = """
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass(frozen=True)
+class Design:
+    width: int = 6
+
+    def build(self, shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, self.width), nn.ReLU()), nn.Linear(self.width, classes)
+
+def module(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, classes))
+"""
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [
+        ("Design", 'its net, Design, cannot be built again: net.name: there is no "Design". Known: cnn, '),
+        ("module", "its net, module, is a module from outside protofed, which is not in the file, so "),
+    ],
+)
+def test_a_file_with_a_net_from_an_experiment_file_says_why_it_cannot_predict(net, reason, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "own_nets.py").write_text(OWN_NETS)
+    table = {"run": {"rounds": 1}, "data": {"clients": 2, "limit": 60}, "partition": {"name": "iid"}}
+    result = protofed.run({**table, "net": {"name": f"{tmp_path}/own_nets.py:{net}"}})
+    write_model(result.predictor(0), tmp_path / "n.safetensors")
+    with pytest.raises(UserError) as caught:
+        read_model(tmp_path / "n.safetensors")
+    assert str(caught.value).startswith(f"{tmp_path / 'n.safetensors'}: {reason}")
+    assert "given in Python" not in str(caught.value)
+    assert "oad its tensors into your module" in str(caught.value)
+
+
+def test_a_file_with_a_net_of_another_version_says_so(run, tmp_path):
+    file = tmp_path / "n.safetensors"
+    write_model(run.predictor(0), file)
+    changed_metadata(file, "source", lambda source: {**source, "depth": 3})
+    with pytest.raises(UserError) as caught:
+        read_model(file)
+    said = f"{file}: its net, mlp, cannot be built again: net.depth: unknown key of mlp. Known: bias, dim, "
+    assert str(caught.value).startswith(said)
+    versions = f"written by protofed {protofed.__version__}, this is {protofed.__version__}."
+    assert str(caught.value).endswith(f" The file was {versions} Use the version that wrote it.")
+
+
 @pytest.mark.parametrize(
     ("key", "change"),
     [

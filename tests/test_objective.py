@@ -9,8 +9,10 @@ import torch.nn.functional as F
 import protofed
 from protofed.core import Prototypes
 from protofed.errors import UserError
+from protofed.examples import IGNORED
 from protofed.measures.objective import prototype_term
 from protofed.measures.on_demand import measure
+from test_pixel_runs import squares
 from toys import bank
 
 # Class 0: client 0 has 1 example at (4, 0), client 1 has 3 at (0, 2), and the global prototype is (1, 2): squared distances
@@ -59,6 +61,27 @@ def test_the_measure_has_both_terms_on_the_training_examples(options):
     assert sum(row["distance"] for row in by_class) == pytest.approx(pulled, rel=1e-4)
     assert [row["examples"] for row in by_class] == class_sizes.tolist()
     assert (rows["all"]["examples"], rows["all"]["clients"]) == (total, 4)
+
+
+def test_the_loss_of_pixels_is_the_mean_over_those_that_have_a_label():
+    federation = protofed.Federation([squares(8, seed) for seed in range(2)])
+    table = {"run": {"rounds": 1}, "net": {"name": "unet", "channels": [4, 8]}, "train": {"batch": 4}}
+    result = federation.run(table)
+    measured = measure(result, ["objective"])["objective"]
+    losses, embeddings = [], 0
+    for client, train in enumerate(result.state.members.train):
+        model = result.state.model(client)
+        x, y = train.take(torch.arange(len(train)))
+        with torch.no_grad():
+            scores = model.compute_scores(x)["head"]
+        losses.append(
+            F.cross_entropy(scores, y.flatten(), ignore_index=IGNORED, reduction="none")[y.flatten() != IGNORED]
+        )
+        embeddings += int((y[:, ::2, ::2] != IGNORED).sum())
+    rows = measured.rows
+    assert rows["all"]["supervised"] == pytest.approx(torch.cat(losses).mean().item(), rel=1e-4)
+    assert rows["all"]["examples"] == embeddings  # maps of embeddings have half the side
+    assert measured.notes[0].startswith("The examples are labelled pixels: ")
 
 
 def test_training_lowers_the_objective_and_other_methods_have_none():

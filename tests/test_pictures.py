@@ -352,6 +352,19 @@ def test_attention_is_in_equal_shares_and_stands_with_its_client():
     assert np.array_equal(clients.relative_attention(of(rows)), expected, equal_nan=True)
 
 
+def test_a_round_without_attention_is_left_empty_among_others():
+    rows = [
+        {"clients": [0, 1], "rejected": {}, "attention": [0.75, 0.25]},
+        {"clients": [0, 1], "rejected": {"1": "nan"}, "void": True},
+    ]
+    run, none = of(rows, "method.name=protomargin"), np.nan
+    expected = [[1.5, none], [0.5, none], [none, none], [none, none]]
+    assert np.array_equal(clients.relative_attention(run), expected, equal_nan=True)
+    assert clients.attention([run]).axes
+    with pytest.raises(UserError, match="This run of protomargin has no attention over clients to draw"):
+        clients.relative_attention(of(rows[1:], "method.name=protomargin"))
+
+
 def test_superclasses_are_put_beside_each_other_and_boxed():
     cosines = np.arange(9.0).reshape(3, 3)
     shown = similarity.group_by_superclass(similarity.SimilarityPanel("x", ["cat", "car", "dog"], cosines, [1, 2, 1]))

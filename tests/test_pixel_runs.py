@@ -17,12 +17,14 @@ from protofed.data.masks import main_classes
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.examples import IGNORED
+from protofed.experiment.stored import load_runs
 from protofed.measures.entropy import entropy, feature_entropy
 from protofed.measures.on_demand import measure
 from protofed.models.join import join
 from protofed.nets import NETS, make_net
 from protofed.nets.weights import with_our_names
 from protofed.pictures.maps import class_colours, overlaid
+from protofed.report.content import gather
 from protofed.studies.reproduce.figures import figures_of_run
 from protofed.studies.reproduce.segmentation import draw_overlap_by_alpha
 from protofed.studies.reproduce.studies import STUDIES
@@ -417,6 +419,12 @@ def test_further_figures_are_stored_or_measured(folder):
         "miou.per_class.red": stored["per_class"]["red"],
         "entropy.mean.softmax": measure(run, ["entropy"])["entropy"].rows["mean"]["softmax"],
     }  # there is no class blue
+
+
+def test_a_report_has_no_intervals_of_pixels_which_depend_on_each_other(folder):
+    for row in gather(load_runs([folder / "fedavg"]))["runs"][0]["clients"]:
+        assert row["accuracy_head"] > 0
+        assert (row["low"], row["high"]) == (None, None)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto"])

@@ -82,17 +82,23 @@ def test_a_measured_run_is_not_measured_again(runs):
     assert file.stat().st_mtime_ns == before
 
 
-def test_weights_are_attention_or_shares_by_size(tmp_path):
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        ({1: [0.9, 0.1], 2: [0.6, 0.4]}, [0.6, 0.4]),  # no weights in round 4, in which nothing was combined
+        ({}, [0.25, 0.75, 0.75, 0.25]),
+    ],
+)
+def test_weights_are_attention_or_shares_by_size(attention, expected, tmp_path):
+    clients = {1: [0, 1], 2: [0, 1], 3: [], 4: [1, 2]}
     rounds = [
-        {"round": 1, "clients": [0, 1], "attention": [0.9, 0.1]},
-        {"round": 2, "clients": [0, 1], "attention": [0.6, 0.4]},
-        {"round": 3, "clients": []},
-        {"round": 4, "clients": [1, 2]},
+        {"round": number, "clients": listed, **({"attention": attention[number]} if number in attention else {})}
+        for number, listed in clients.items()
     ]
     (tmp_path / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
     clients = [{"train": [0]}, {"train": [1, 2, 3]}, {"train": [4]}]
     (tmp_path / "partition.json").write_text(json.dumps({"sha256": "", "clients": clients}))
-    assert client_weights(tmp_path).tolist() == [0.6, 0.4, 0.75, 0.25]
+    assert client_weights(tmp_path).tolist() == expected
 
 
 def result(row: str, column: str, *values: float) -> CellResult:

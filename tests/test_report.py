@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import time
@@ -72,6 +73,21 @@ def test_clients_have_the_interval_of_wilson(folder: Path) -> None:
     row = content["runs"][0]["clients"][0]
     correct = round(row["accuracy_head"] * row["test"])
     assert (row["low"], row["high"]) == pytest.approx(wilson_interval(correct, row["test"]))
+
+
+def test_clients_have_no_interval_where_their_file_has_none(copy: Path) -> None:
+    """As the files of runs that label pixels, and of earlier versions."""
+    file = copy / "clients.csv"
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    kept = [key for key in rows[0] if "wilson" not in key]
+    with file.open("w", newline="") as stream:
+        table = csv.DictWriter(stream, kept, extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
+    for row in gather(load_runs([copy]))["runs"][0]["clients"]:
+        assert row["accuracy_head"] is not None
+        assert (row["low"], row["high"]) == (None, None)
 
 
 def test_the_map_has_the_traced_prototypes_on_shared_axes(folder: Path) -> None:

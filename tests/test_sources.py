@@ -44,6 +44,23 @@ def test_mnist_from_the_published_files(tmp_path, pack, suffix):
     assert data.train.shape == (1, 28, 28)
 
 
+@pytest.mark.parametrize(("folder", "suffix"), [("", ""), ("", ".gz"), ("mnist", ".gz")])
+def test_the_list_knows_both_forms_of_mnist(tmp_path, folder, suffix):
+    root, place = str(tmp_path), tmp_path / folder
+    assert SOURCES["mnist"].state(root) == f"not here: no mnist.npz in {root}"
+    place.mkdir(exist_ok=True)
+    fake(place, gzip.compress if suffix else bytes, suffix)
+    assert SOURCES["mnist"].state(root) == "ready"
+    assert len(SOURCES["mnist"](root).train) == 20
+    others = "usps.npz, svhn.npz, mnist_m.npz, synthdigits_remade.npz"
+    assert SOURCES["digit5"].state(root) == f"not here: no {others} in {root}"
+    (place / f"{IDX[2]}{suffix}").unlink()
+    assert SOURCES["mnist"].state(root) == f"not here: no mnist.npz in {root}"
+    assert SOURCES["digit5"].state(root) == f"not here: no mnist.npz, {others} in {root}"
+    (tmp_path / "mnist.npz").touch()
+    assert SOURCES["mnist"].state(root) == "ready"
+
+
 def test_mnist_that_is_not_there_says_what_it_wants(tmp_path):
     with pytest.raises(
         UserError, match=r"neither mnist.npz nor train-images-idx3-ubyte\(.gz\) in .*set data.root or \$PROTOFED_DATA"

@@ -31,8 +31,10 @@ def _deployed_model(folder: Path) -> Model:
 
     require_flower()
     from protofed.deploy.client_work import ClientWork
+    from protofed.models.predict import with_missing_texts
 
-    return ClientWork(folder).model()
+    work = ClientWork(folder)
+    return with_missing_texts(work.model(), work.config)
 
 
 def predict_command(
@@ -82,13 +84,13 @@ def predict_command(
     if folder.is_file() or _is_deployed_client(folder, client):
         if client is not None or draw:
             raise UserError(f"{folder} has one model. --client and --draw need a run folder.")
-        inputs = predictions.read_inputs(source)
         model = read_model(folder) if folder.is_file() else _deployed_model(folder)
+        inputs = predictions.read_inputs(source, model)
         predicted = model.predict(inputs, by)
     else:
         result = Result.load(folder)
-        inputs = predictions.read_inputs(source)
-        model = result.predictor(client)
+        model = predictions.with_missing_texts(result.predictor(client), result.state.config)
+        inputs = predictions.read_inputs(source, model)
         predicted = model.predict(inputs, by)
         if client is None:
             owner = "the server" if model.client is None else result.state.members.client_name(model.client)
@@ -137,6 +139,7 @@ def export_command(
     from protofed.messages import message_size
     from protofed.models.export import write_model
     from protofed.models.invitation import Invitation, write_invitation
+    from protofed.models.predict import with_missing_texts
 
     if deployed := _is_deployed_client(folder, client):
         model = _deployed_model(folder)
@@ -152,7 +155,8 @@ def export_command(
         return
     else:
         assert client is not None
-        model = Result.load(folder).predictor(client)
+        result = Result.load(folder)
+        model = with_missing_texts(result.predictor(client), result.state.config)
     path = out or folder / f"client-{model.client if deployed else client}.safetensors"
     write_model(model, path)
     num_params = sum(value.numel() for value in model.params.values())

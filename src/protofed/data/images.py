@@ -113,6 +113,11 @@ PETS = ImageFile(
     classes=20,
     remark="20 breeds, a subset",
 )
+_MNIST_IDX = (
+    *("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    *("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+)
+"""The names of MNIST's four published files, which `read_idx` reads if there is no mnist.npz."""
 COMPLETE_SIZES = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "mnist_m": 59_001}
 """The number of training examples that was published. A file with fewer is a subset."""
 
@@ -128,6 +133,13 @@ def mnist(folder: Path) -> Dataset:
     if (folder / "mnist.npz").exists():
         return _MNIST.read(folder)
     return _MNIST.from_arrays(read_idx(folder), str(folder))
+
+
+def has_mnist_idx(folder: Path) -> bool:
+    """Whether the four published IDX files are where `read_idx` looks for them."""
+    paths = [parent / name for parent in (folder, folder / "mnist") for name in _MNIST_IDX]
+    found = {path.name for path in paths if path.exists() or path.with_name(f"{path.name}.gz").exists()}
+    return len(found) == len(_MNIST_IDX)
 
 
 def femnist(folder: Path) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import util
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from protofed.data import generated, images, leaf, masks, tables, voc
-from protofed.data.dataset import Dataset, Source
+from protofed.data.dataset import Dataset, Source, data_folder
 from protofed.data.partitions.base import stratified_share
 from protofed.draws import random_state
 from protofed.errors import UserError
@@ -36,6 +37,17 @@ def _digits(folder: Path) -> Dataset:
 def _subset(file: images.ImageFile) -> partial[Dataset]:
     """The reader of a file that may have only a subset of the published dataset."""
     return partial(images.subset_or_complete, file)
+
+
+@dataclass(frozen=True)
+class _WithMnist(Source):
+    """A source that reads mnist: from mnist.npz or, if there is none, from the four published IDX files."""
+
+    def state(self, root: str = "") -> str:
+        """As of other sources; the IDX files stand for mnist.npz."""
+        instead = "mnist.npz" if images.has_mnist_idx(data_folder(root)) else ""
+        others = tuple(name for name in self.files or () if name != instead)
+        return Source.state(replace(self, files=others), root)
 
 
 def data_source(found: Any, name: str) -> Source:
@@ -71,7 +83,7 @@ _KNOWN: dict[str, Source] = {
     "cifar100": Source(
         "32x32x3 photographs of 100 classes (5,000 / 1,000).", _subset(images.CIFAR100), files=("cifar100.npz",)
     ),
-    "digit5": Source(
+    "digit5": _WithMnist(
         "Digits of five domains at 32x32x3: mnist, usps, svhn, mnist_m, synthdigits.",
         images.digit5,
         files=("mnist.npz", "usps.npz", "svhn.npz", "mnist_m.npz", "synthdigits_remade.npz"),
@@ -88,7 +100,7 @@ _KNOWN: dict[str, Source] = {
         leaf.leaf,
         files=None,
     ),
-    "mnist": Source("28x28 handwritten digits (60,000 / 10,000).", images.mnist, files=("mnist.npz",)),
+    "mnist": _WithMnist("28x28 handwritten digits (60,000 / 10,000).", images.mnist, files=("mnist.npz",)),
     "mnist_m": Source(
         "Digits on photographs, 32x32x3 (5,000 / 1,500).", _subset(images.MNIST_M), files=("mnist_m.npz",)
     ),

@@ -28,7 +28,7 @@ from protofed.experiment.own_code import (
     with_names_of,
     without_folders,
 )
-from protofed.experiment.recipes import recipe_files
+from protofed.experiment.recipes import shipped_files
 from protofed.experiment.roster import rounds_between_tests, sample_problems
 from protofed.experiment.sections import (
     SECTIONS,
@@ -272,8 +272,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return with_absolute_paths(tomllib.loads(path.read_text(encoding="utf-8-sig")), path.parent)
     except FileNotFoundError:
-        if path.parent == Path("recipes") and (shipped := [one for one in recipe_files() if one.name == path.name]):
-            return read_toml(shipped[0])
+        shipped = shipped_files("recipes", ".toml") if path.parent == Path("recipes") else []
+        if found := [file for file in shipped if file.name == path.name]:
+            return read_toml(found[0])
         raise UserError(
             f"There is no experiment file {path}. `protofed list recipes` shows those that come with protofed."
         ) from None

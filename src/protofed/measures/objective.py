@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protofed.engines.scoring import labelled
 from protofed.errors import UserError
 from protofed.measures.question import Measurement, Question, Rows
 from protofed.methods.fedproto import FedProto
@@ -17,11 +18,18 @@ from protofed.net import EVALUATION_BATCH
 from protofed.plugins import label as short_name
 from protofed.prototypes import Prototypes, safe_divide
 
+_PIXELS = (
+    "The examples are labelled pixels: the cross-entropy is over those of the images, and the prototypes and the "
+    "numbers of examples are over those of the maps of embeddings."
+)
+"""A note if the nets label pixels."""
+
 
 class ClientTerms(NamedTuple):
     """What a client contributes to Eq. (5)."""
 
-    cross_entropy: float  # L_S, summed over its training examples
+    cross_entropy: float  # L_S, summed over its training examples; of masks, over the pixels that have a label
+    number: int  # of terms in this sum
     prototypes: Prototypes  # C_i^(j), Eq. (3); the support is |D_ij|
 
 
@@ -52,7 +60,7 @@ def measure_objective(question: Question) -> Measurement:
     terms = [_client_terms(question, client) for client in range(len(question.state.members))]
     clients = [term.prototypes for term in terms]
     support = torch.stack([part.support[:, 0] for part in clients])
-    supervised = sum(term.cross_entropy for term in terms) / max(float(support.sum()), 1)
+    supervised = sum(term.cross_entropy for term in terms) / max(sum(term.number for term in terms), 1)
     per_class = prototype_term(clients, question.prototypes, method.distance)
     distances = float(per_class.sum())
     rows: Rows = {
@@ -75,6 +83,7 @@ def measure_objective(question: Question) -> Measurement:
         f"|D_i| / N, the distance ({method.distance}) of local prototypes from global ones weighted by |D_ij| / N_j "
         f"and summed over classes, and the objective: the first plus pull = {method.pull:g} times the second.",
         rows,
+        (_PIXELS,) if any(net.grid for net in question.state.members.nets) else (),
     )
 
 
@@ -82,7 +91,10 @@ def measure_objective(question: Question) -> Measurement:
 def _client_terms(question: Question, client: int) -> ClientTerms:
     model, examples = question.state.model(client), question.state.members.train[client]
     model.must_be_finite()
-    batches = examples.batches(EVALUATION_BATCH)
-    losses = [F.cross_entropy(model.compute_scores(x)["head"], y, reduction="sum").double() for x, y in batches]
-    z, y = model.net.features(model.params, examples)
-    return ClientTerms(float(sum(losses)), Prototypes.of(z, y, len(question.labels)))
+    loss, number = 0.0, 0
+    for x, y in examples.batches(EVALUATION_BATCH):
+        scores, labels = labelled(model.compute_scores(x)["head"], y)
+        loss += float(F.cross_entropy(scores, labels, reduction="sum"))
+        number += len(labels)
+    prototypes = Prototypes.of(*model.net.features(model.params, examples), len(question.labels))
+    return ClientTerms(loss, number, prototypes)

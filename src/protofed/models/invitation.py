@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _INVITATION = "invitation"
 """The name of the metadata that a file with an invitation has."""
+_TABLE_KEYS = ("target", "test", "drop", "categories", "missing", "scaling")
+"""What an invitation says about tables. Files of earlier versions have no test."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def write_invitation(invitation: Invitation, path: Path) -> None:
         "needs": invitation.needs(),
         "input": invitation.input,
         "own_statistics": invitation.own_statistics,
-        "table": table and {key: getattr(table, key) for key in ("target", "drop", "categories", "missing", "scaling")},
+        "table": table and {key: getattr(table, key) for key in _TABLE_KEYS},
         "steps": [vars(step) for step in invitation.steps],
     }
     tensors = {name: value.clone() for name, value in flatten(invitation.message).items()}

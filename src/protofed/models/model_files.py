@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from protofed import __version__
 from protofed.data.table.recipe import Recipe
-from protofed.errors import UserError
+from protofed.errors import ConfigError, UserError
 from protofed.examples import Examples
 from protofed.experiment.config import Config
 from protofed.experiment.folder import write_atomically
@@ -21,7 +22,7 @@ from protofed.experiment.unknown import UnknownRule
 from protofed.messages import flatten, group_by_first_name, unflatten
 from protofed.models.damaged_files import read_safetensors, understood_metadata
 from protofed.models.export import as_safetensors, must_be_exportable, write_model
-from protofed.nets import make_net
+from protofed.nets import NETS, make_net
 from protofed.params import Params
 from protofed.trust.known_code import UnknownCodeError
 
@@ -104,15 +105,28 @@ def _model_from(metadata: dict[str, str], tensors: dict[str, Tensor], path: Path
 
 
 def _net_of(path: Path, metadata: dict[str, str], shape: tuple[int, ...], classes: int) -> Net:
-    """The net of a model, built again from its options; an error if it was a module given in Python."""
+    """The net of a model, built again from its options; an error if the file does not have what it takes.
+
+    The file has the options of a design, but of a module only its text.
+    """
+    name = metadata.get("net", "?")
     try:
         source: dict[str, Any] = json.loads(metadata["source"])
+    except ValueError as problem:
+        raise UserError(
+            f"{path}: its net, {name}, is a module from outside protofed, which is not in the file, so the file cannot "
+            "predict without it. Load its tensors into your module, or use the run folder."
+        ) from problem
+    try:
         choice = Config.of({"net": source}, named_by=path).nets[0]
     except UnknownCodeError:
         raise
-    except (ValueError, TypeError, UserError) as problem:
+    except ConfigError as invalid:
+        advice = "If the net is your own, use the run folder, or load its tensors into your module."
+        if source.get("name") in NETS:
+            advice = "Use the version that wrote it."
         raise UserError(
-            f"{path}: its net, {metadata.get('net', '?')}, was given in Python, so the file cannot predict without it. "
-            "Load its tensors into your module."
-        ) from problem
+            f"{path}: its net, {name}, cannot be built again: {' '.join(invalid.problems).rstrip('.')}. The file was "
+            f"written by protofed {metadata.get('protofed', '?')}, this is {__version__}. {advice}"
+        ) from invalid
     return make_net(choice.name, choice.design, shape, classes)

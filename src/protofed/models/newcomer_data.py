@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from protofed.data.labels import ClassNames
-from protofed.data.npz_files import read_npz
+from protofed.data.npz_files import own_arrays, read_npz
 from protofed.data.table.client_tables import client_table
 from protofed.data.table.files import SUFFIXES, read_table
 from protofed.data.table.recipe import Recipe
@@ -39,12 +39,7 @@ def read_newcomer(path: Path, missing: tuple[str, ...] = ()) -> tuple[Any, tuple
         raise UserError(f"There is no file {path}. --data must be an .npz file with x and y, or a table.")
     if path.suffix in SUFFIXES:
         return read_table(path, missing), None
-    arrays = read_npz(path)
-    y = "mask" if "mask" in arrays else "y"
-    for key in ("x", y, *(("x_test", f"{y}_test") if arrays.keys() & {"x_test", f"{y}_test"} else ())):
-        if key not in arrays:
-            raise UserError(f"{path} has no array {key}; it has {', '.join(arrays)}. Add it.")
-    return (arrays["x"], arrays[y]), (arrays["x_test"], arrays[f"{y}_test"]) if "x_test" in arrays else None
+    return own_arrays(path, read_npz(path))
 
 
 def newcomer_data(
@@ -87,7 +82,7 @@ def _from_table(invitation: Invitation, frame: Any, new_classes: bool, name: str
     labels = _extended(invitation.labels, table.labels, new_classes)
     found = client_examples(table, options, labels, invitation.steps)
     like = _client_with_same_inputs(invitation.inputs, found.train)
-    return NewcomerData(found.train, found.test, labels, like, found.recipe)
+    return NewcomerData(found.train, found.test, labels, like, replace(found.recipe, missing=options.missing))
 
 
 def _client_with_same_inputs(others: tuple[Examples, ...], newcomer: Examples) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,22 @@ from protofed.experiment import folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from protofed.experiment.config import Config
+    from protofed.experiment.model import Model
     from protofed.experiment.results import State
 
 
-def read_inputs(path: Path) -> Any:
-    """An array from a .npy file, or a DataFrame from a table."""
+def with_missing_texts(model: Model, config: Config) -> Model:
+    """The model, whose recipe has the texts that mean a missing value in the tables of its experiment."""
+    if model.recipe is None:
+        return model
+    return replace(model, recipe=replace(model.recipe, missing=config.data.missing))
+
+
+def read_inputs(path: Path, model: Model) -> Any:
+    """The inputs of a model: an array from a .npy file, or a DataFrame from a table."""
     if path.suffix in SUFFIXES:
-        return read_table(path)
+        return read_table(path, model.recipe.missing if model.recipe else ())
     try:
         with path.open("rb") as file:
             if file.read(6) != b"\x93NUMPY":

@@ -75,11 +75,18 @@ def _strips(accuracies: Mapping[str, tuple[str, np.ndarray]], title: str, names:
 
 
 def relative_attention(run: StoredRun) -> np.ndarray:
-    """Each client's weight in each round [clients, rounds], divided by an equal share; nan if it was not counted."""
+    """Each client's weight in each round [clients, rounds], divided by an equal share; nan if it was not counted.
+
+    A round in which the server combined nothing has no weights.
+    """
+    weighted = {column: row for column, row in enumerate(run.rounds) if "attention" in row}
+    if not weighted:
+        raise UserError(
+            f"This run of {run.method} has no attention over clients to draw. Use a run of protomargin in which the "
+            "server combined uploads."
+        )
     table = np.full((run.summary["clients"], len(run.rounds)), np.nan)
-    for column, row in enumerate(run.rounds):
-        if "attention" not in row:
-            raise UserError(f"{run.method} has no attention over clients to draw. Use a run of protomargin.")
+    for column, row in weighted.items():
         counted = [client for client in row["clients"] if str(client) not in row["rejected"]]
         if len(counted) == len(row["attention"]):
             table[counted, column] = np.array(row["attention"], float) * len(counted)

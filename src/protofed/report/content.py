@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from protofed.errors import UserError
-from protofed.experiment.accuracy import wilson_interval
 from protofed.experiment.folder import Folder, json_value
 from protofed.experiment.groups import group_by_setting
 from protofed.experiment.results import Result
@@ -199,11 +198,9 @@ def _why_left_out(run: StoredRun) -> str:
 
 
 def _client(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of clients.csv, with the 95 % Wilson interval of the accuracy by head."""
-    accuracy, tests = row.get("accuracy_head"), row["test"]
-    interval = wilson_interval(round(accuracy * tests), tests) if accuracy is not None else None
-    low, high = interval or (None, None)
-    return {**{key: value for key, value in row.items() if "wilson" not in key}, "low": low, "high": high}
+    """A row of clients.csv; of its intervals only that of the accuracy by head, None where the row has none."""
+    ends = {"low": row.get("wilson_low_head"), "high": row.get("wilson_high_head")}
+    return {**{key: value for key, value in row.items() if "wilson" not in key}, **ends}
 
 
 def _holdings(run: StoredRun) -> dict[str, Any]:

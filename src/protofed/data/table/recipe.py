@@ -43,10 +43,15 @@ class ColumnRecipe:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The steps of all columns of a client. `target` is the name of the column with the labels, which is not used."""
+    """The steps of all columns of a client. `target` is the name of the column with the labels, which is not used.
+
+    `missing`: further texts that mean a missing value in a CSV file. A model that is used without its experiment needs
+    them to read new rows.
+    """
 
     steps: tuple[ColumnRecipe, ...]
     target: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[str]:
@@ -54,14 +59,15 @@ class Recipe:
         return [name for step in self.steps for name in step.inputs()]
 
     def json(self) -> dict[str, Any]:
-        """The recipe for a JSON file."""
-        return {"target": self.target, "columns": [asdict(step) for step in self.steps]}
+        """The recipe for a JSON file; it has the texts that mean a missing value only if there are any."""
+        texts = {"missing": list(self.missing)} if self.missing else {}
+        return {"target": self.target, **texts, "columns": [asdict(step) for step in self.steps]}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> Recipe:
         """The inverse of `json`."""
         steps = [ColumnRecipe(**{**column, "values": tuple(column["values"])}) for column in content["columns"]]
-        return cls(tuple(steps), content["target"])
+        return cls(tuple(steps), content["target"], tuple(content.get("missing", ())))
 
     def transform(self, frame: Any, owner: str) -> np.ndarray:
         """The inputs [n, width] of the rows of a DataFrame. `owner` begins the error messages."""

@@ -93,12 +93,14 @@ def measured_figure(out: Path, name: str) -> float | None:
 
 
 def client_weights(out: Path) -> np.ndarray:
-    """Fig. S2: the weights of clients in all rounds but the first. Without attention they are the shares by size."""
+    """Fig. S2: the weights of clients in all rounds but the first. Without attention they are the shares by size.
+
+    Of a run with attention, rounds without it are left out: the server combined nothing in them.
+    """
     folder = Folder(out)
+    rounds = folder.rounds()
+    if any("attention" in row for row in rounds):
+        return np.concatenate([np.array(row["attention"]) for row in rounds[1:] if "attention" in row])
     sizes = np.array([len(client["train"]) for client in (folder.partition() or {})["clients"]], dtype=float)
-    weights = []
-    for row in folder.rounds()[1:]:
-        if row["clients"]:
-            shares = sizes[row["clients"]]
-            weights.append(np.array(row["attention"]) if "attention" in row else shares / max(shares.sum(), 1))
-    return np.concatenate(weights)
+    shares = [sizes[row["clients"]] for row in rounds[1:] if row["clients"]]
+    return np.concatenate([share / max(share.sum(), 1) for share in shares])
