@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from kept import DOCS, Kept, text_of
 from protofed.measures.intervals import Interval, paired
 from protofed.studies.reproduce import published
 from protofed.studies.reproduce.studies import STUDIES
-from protofed.studies.reproduce.study import orderings, paper_mean
+from protofed.studies.reproduce.study import CellResult, orderings, paper_mean
+from protofed.studies.sweep import DISTANCE
 
 
 def test_sentences_about_the_epochs_of_local_follow_from_the_kept_figures():
@@ -120,45 +121,60 @@ def fedproto_sentences() -> list[str]:
 
 
 def fedproto_figure_sentences() -> list[str]:
-    """About Fig. 2 to 4. The kept figures of Fig. 4 are of an earlier version of the study."""
+    """About Fig. 2 and 3."""
+    second, third = Kept("fedproto-figure2"), Kept("fedproto-figure3")
 
-    def stored(name: str) -> dict[tuple[str, str], dict[int, float]]:
-        cells = json.loads((DOCS / "data" / f"{name}.json").read_text(encoding="utf-8"))["cells"]
-        return {
-            (cell["row"], cell["column"]): {int(seed): run["accuracy"] for seed, run in cell["runs"].items()}
-            for cell in cells
-        }
+    def percent(interval: Interval) -> str:
+        return f"{100 * interval.mean:.1f}"
 
-    def percent(runs: dict[int, float]) -> str:
-        return f"{100 * Interval.of(list(runs.values())).mean:.1f}"
-
-    second, third, fourth = stored("fedproto-figure2"), stored("fedproto-figure3"), stored("fedproto-figure4")
-    tests = {row: percent(runs) for (row, _), runs in second.items()}
+    tests = {row: percent(result.interval) for (row, _), result in second.by_place.items()}
     ends = {
-        row: [percent(third[row, f"partition.shots={shots}"]) for shots in (100, 10)]
+        row: [percent(third.mean(row, f"partition.shots={shots}")) for shots in (100, 10)]
         for row in ("fedproto", "fedproto, by head", "fedavg")
     }
-    pulls = {pull: percent(fourth["fedproto", f"method.pull={pull}"]) for pull in (0, 0.5, 1, 4)}
-    by_head = [percent(runs) for (row, _), runs in fourth.items() if row == "fedproto, by head"]
-    rise = paired(fourth["fedproto", "method.pull=0.5"], fourth["fedproto", "method.pull=0"])
-    loss = paired(fourth["fedproto", "method.pull=4"], fourth["fedproto", "method.pull=1"])
-    assert rise
-    assert rise.excludes_zero
-    assert loss
-    assert not loss.excludes_zero
     return [
         f"test accuracies {tests['fedproto']} (fedproto, by prototype), {tests['fedavg']} (fedavg), {tests['fesem']} "
         f"(fesem) and {tests['fedper']} % (fedper)",
         "fedproto goes from {} to {} % by prototype and from {} to {} by head, fedavg from {} to {}.".format(
             *ends["fedproto"], *ends["fedproto, by head"], *ends["fedavg"]
         ),
-        f"once λ is above 0 ({pulls[0]} to {pulls[0.5]} %)",
-        f"up to 4 ({pulls[1]} and {pulls[4]} % at 1 and 4",
-        f"By head λ hardly matters ({min(by_head)} to {max(by_head)} %)",
     ]
 
 
-@pytest.mark.parametrize("sentences", [fedproto_sentences, fedproto_figure_sentences])
+def pull_sentences() -> list[str]:
+    """About Fig. 4."""
+    kept, pulls = Kept("fedproto-figure4"), (0, 0.5, 1, 2, 4)
+
+    def cell(row: str, pull: float) -> CellResult:
+        return kept.by_place[row, f"method.pull={pull}"]
+
+    def gap(first: CellResult, second: CellResult) -> Interval:
+        return paired(first.accuracy, second.accuracy) or Interval(0, None, 0)
+
+    def percent(row: str, pull: float) -> str:
+        return f"{100 * cell(row, pull).interval.mean:.1f}"
+
+    distances = [f"{np.mean(list(cell('fedproto', pull).other(DISTANCE).values())):.1f}" for pull in pulls]
+    heads = [percent("fedproto, by head", pull) for pull in pulls]
+    alone = cell("local, own classes", 0)
+    by_prototype = gap(cell("fedproto", 1), alone)
+    by_head = gap(cell("fedproto, own classes", 1), alone)
+    more = gap(cell("fedproto", 4), cell("fedproto", 1))
+    assert gap(cell("fedproto", 0.5), cell("fedproto", 0)).excludes_zero
+    assert [interval.excludes_zero for interval in (by_prototype, by_head, more)] == [False, False, True]
+    assert f"{100 * alone.interval.mean:.1f}" == heads[0]
+    return [
+        f"once λ is above 0 ({percent('fedproto', 0)} to {percent('fedproto', 0.5)} %)",
+        "falls ({}, {}, {}, {} and {}: mean L2".format(*distances),
+        f"by head λ hardly matters ({min(heads)} to {max(heads)} %)",
+        f"its heads have {heads[0]} %",
+        f"from `local` ({heads[0]} %), neither by prototype ({by_prototype.percent('+')}) nor by head "
+        f"({by_head.percent('+')})",
+        f"by prototype λ = 4 is above λ = 1 by {more.percent()} points",
+    ]
+
+
+@pytest.mark.parametrize("sentences", [fedproto_sentences, fedproto_figure_sentences, pull_sentences])
 def test_sentences_about_fedproto_follow_from_the_kept_figures(sentences):
     text = text_of("fedproto.md")
     assert [sentence for sentence in sentences() if sentence not in text] == []

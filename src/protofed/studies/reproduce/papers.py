@@ -86,8 +86,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "figure4",
             "Fig. 4: λ, on FEMNIST",
             SMALLER,
-            f"{_COMMAND} makes a stand-in with handwritten digits only and fewer images; so far it was run with a "
-            "first kernel of 5 instead of 3 and without local",
+            f"{_COMMAND} makes a stand-in with handwritten digits only and fewer images",
         ),
         (
             "figure4-holders",
