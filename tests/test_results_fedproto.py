@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from kept import DOCS, Kept, text_of
+from protofed.data.partitions.base import Labels
+from protofed.data.partitions.by_class import NWay
 from protofed.measures.intervals import Interval, paired
 from protofed.studies.reproduce import published
 from protofed.studies.reproduce.studies import STUDIES
@@ -174,7 +176,44 @@ def pull_sentences() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("sentences", [fedproto_sentences, fedproto_figure_sentences, pull_sentences])
+def holders_sentences() -> list[str]:
+    """About Fig. 4 with few and many holders per class."""
+    kept = Kept("fedproto-figure4-holders")
+
+    def gap(first: tuple[str, float], second: tuple[str, float]) -> Interval:
+        cells = (kept.by_place[f"fedproto, {row}", f"method.pull={pull}"].accuracy for row, pull in (first, second))
+        return paired(*cells) or Interval(0, None, 0)
+
+    few, many = "100 classes", "10 classes"
+    rise = [gap((row, 4), (row, 0)) for row in (few, many)]
+    more = [gap((row, 4), (row, 1)) for row in (many, few)]
+    heads = [gap((f"{row}, by head", 4), (f"{row}, by head", 0)) for row in (few, many)]
+    above = [gap((f"{row}, by head", 0), (row, 0)) for row in (few, many)]
+    found = [interval.excludes_zero for interval in (*rise, *more, *heads, *above)]
+    assert found == [True, True, True, False, False, True, True, True]
+    holders = {row: [mean_holders(classes, seed) for seed in range(3)] for row, classes in ((many, 10), (few, 100))}
+    return [
+        f"from λ = 0 to 4 by {rise[0].percent()} points with 100 classes and by {rise[1].percent()} with 10",
+        f"above λ = 1 by {more[0].percent()} points with 10 classes; with 100 it is undecided ({more[1].percent('+')})",
+        f"they change by {heads[0].percent('+')} points with 100 classes, and lose "
+        f"{-100 * heads[1].mean:.1f} ± {100 * (heads[1].half or 0):.1f} with 10",
+        f"they are above the prototypes by {above[0].percent()} and {above[1].percent()}",
+        f"each of which has {min(holders[many]):.1f} to {max(holders[many]):.1f} holders",
+        f"those that somebody holds have {min(holders[few]):.1f} to {max(holders[few]):.1f}",
+    ]
+
+
+def mean_holders(classes: int, seed: int) -> float:
+    """The mean number of holders of the classes that somebody holds, in the splits of that study."""
+    train, test = (np.repeat(np.arange(classes), 10_000 // 2 // classes), np.repeat(np.arange(classes), 10))
+    split = NWay(ways=3, shots=15, stdev=1, test=10).split(Labels(train, test, classes), 20, seed)
+    counts = Counter(label for holding in split for label in set(train[holding.train].tolist()))
+    return float(np.mean(list(counts.values())))
+
+
+@pytest.mark.parametrize(
+    "sentences", [fedproto_sentences, fedproto_figure_sentences, pull_sentences, holders_sentences]
+)
 def test_sentences_about_fedproto_follow_from_the_kept_figures(sentences):
     text = text_of("fedproto.md")
     assert [sentence for sentence in sentences() if sentence not in text] == []

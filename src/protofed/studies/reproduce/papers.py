@@ -91,8 +91,8 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
         (
             "figure4-holders",
             "Fig. 4 with few holders per class",
-            NOT_YET,
-            f"{_COMMAND} can make it {_ENCODER}, on CIFAR-100 (few holders) and CIFAR-10 (many)",
+            SMALLER,
+            f"{_COMMAND} makes it {_ENCODER}, on CIFAR-100 (few holders) and CIFAR-10 (many)",
         ),
     ),
     ("fednh", "FedNH (Dai et al. 2023)"): (
