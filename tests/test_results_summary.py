@@ -24,7 +24,7 @@ def fedproto_sentences() -> list[str]:
     received = sent["fedavg"][0] / (20 * 10 * 50)  # clients, classes, numbers per prototype
     mixed = gaps("fedproto mixed", "fedproto")
     assert not any(gap.excludes_zero for gap in mixed)
-    assert min(gap.mean - (gap.half or 0) for gap in mixed) == pytest.approx(-0.005, abs=0.0005)
+    assert [gap.mean - (gap.half or 0) < -0.005 for gap in mixed] == [True, False, True]  # half a point
     over, by_head = gaps("fedproto", "local"), gaps("fedproto, by head", "local")
     assert [gap.excludes_zero for gap in over] == [False] * 3
     assert [gap.excludes_zero for gap in by_head] == [True, False, True]
@@ -39,9 +39,10 @@ def fedproto_sentences() -> list[str]:
         return {seed: float(run.converged or 0) for seed, run in kept.by_place[row, column].runs.items()}
 
     more = {column: paired(rounds("fedproto", column), rounds("fedper", column)) for column in COLUMNS}
-    assert [gap and gap.excludes_zero for gap in more.values()] == [False, False, True]
-    most = more["n = 5"]
-    assert most
+    assert [gap and gap.excludes_zero for gap in more.values()] == [False, False, False]
+    alike, by_heads = (gaps("fedavg, own classes", row) for row in ("fedproto", "fedproto, own classes"))
+    assert [gap.excludes_zero for gap in alike] == [True] * 3
+    assert [gap.excludes_zero for gap in by_heads] == [False, True, True]
     ties = {published.FEDPROTO_SENT["mnist"][row].rpartition(", ")[2] for row in ("fedproto", "fedper", "fedrep")}
     assert len(ties) == 1
     return [
@@ -51,7 +52,9 @@ def fedproto_sentences() -> list[str]:
         f"By head it is above by {by_head[0].percent()} at n = 3 and {by_head[2].percent()} at n = 5 "
         f"({by_head[1].percent()} at n = 4)",
         "(98 against 93 to 94 %)",
-        f"at n = 5 it needs {most.mean:.0f} ± {most.half or 0:.0f} rounds more than fedper by prototype",
+        "fedavg is above FedProto by prototype by {}, {} and {} points at n = 3, 4 and 5".format(
+            *(gap.percent() for gap in alike)
+        ),
     ]
 
 
