@@ -406,11 +406,11 @@ def test_what_cannot_have_been_kept_is_refused(change, message, tmp_path):
 
 @pytest.mark.parametrize("file", sorted(KEPT.glob("fedproto-table*.json")), ids=lambda file: file.stem)
 def test_what_the_docs_keep_is_shown_at_once(file):
-    """Every cell of it is the same experiment now."""
+    """Every cell of it that was run is the same experiment now."""
     told = json.loads(file.read_text())
     study = STUDIES[told["name"]]
     found = read_kept(file, study, told["quick"])
-    assert len({cell for cell, _ in found}) == len(told["cells"])
+    assert len({cell for cell, _ in found}) == sum(bool(cell["runs"]) for cell in told["cells"]) > 0
 
 
 def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811
