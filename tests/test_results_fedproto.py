@@ -40,6 +40,9 @@ def test_sentences_about_the_epochs_of_local_follow_from_the_kept_figures():
     assert round(held_out[2], 1) == 1.1
 
 
+NO_GAP = Interval(0, None, 0)
+
+
 def fedproto_sentences() -> list[str]:
     """About Table 1 with the rows that were run at paper scale."""
     kept, columns = Kept("fedproto-table1"), ("n = 3", "n = 4", "n = 5")
@@ -147,6 +150,18 @@ def fedproto_figure_sentences() -> list[str]:
     def percent(interval: Interval) -> str:
         return f"{100 * interval.mean:.1f}"
 
+    def ratio(row: str, kind: str) -> dict[int, float]:
+        return second.by_place[row, "n = 3"].other(f"scatter.{kind}.ratio")
+
+    others = ("fedavg", "fesem", "fedper")
+    assert all((paired(ratio("fedproto", "mean"), ratio(row, "mean")) or NO_GAP).mean > 0 for row in others)
+    assert all((paired(ratio("fedproto", "mean"), ratio(row, "mean")) or NO_GAP).excludes_zero for row in others)
+    pooled = paired(ratio("fedproto", "pooled"), ratio("fedavg", "pooled")) or NO_GAP
+    assert pooled.excludes_zero
+    ratios = {
+        kind: {row: f"{np.mean(list(ratio(row, kind).values())):.1f}" for row in ("fedproto", *others)}
+        for kind in ("mean", "pooled")
+    }
     tests = {row: percent(result.interval) for (row, _), result in second.by_place.items()}
     ends = {
         row: [percent(third.mean(row, f"partition.shots={shots}")) for shots in (100, 10)]
@@ -155,6 +170,12 @@ def fedproto_figure_sentences() -> list[str]:
     return [
         f"test accuracies {tests['fedproto']} (fedproto, by prototype), {tests['fedavg']} (fedavg), {tests['fesem']} "
         f"(fesem) and {tests['fedper']} % (fedper)",
+        "the ratio is {fedproto}, that of fedavg {fedavg}, of fesem {fesem} and of fedper {fedper}.".format(
+            **ratios["mean"]
+        ),
+        "the ratio is {fedproto} for fedproto and {fedavg} for fedavg".format(**ratios["pooled"])
+        + f", a difference of {pooled.mean:+.1f} ± {pooled.half or 0:.1f}.",
+        "That of fesem is {fesem}, and of fedper {fedper}.".format(**ratios["pooled"]),
         "fedproto goes from {} to {} % by prototype and from {} to {} by head, fedavg from {} to {}.".format(
             *ends["fedproto"], *ends["fedproto, by head"], *ends["fedavg"]
         ),
@@ -169,7 +190,7 @@ def pull_sentences() -> list[str]:
         return kept.by_place[row, f"method.pull={pull}"]
 
     def gap(first: CellResult, second: CellResult) -> Interval:
-        return paired(first.accuracy, second.accuracy) or Interval(0, None, 0)
+        return paired(first.accuracy, second.accuracy) or NO_GAP
 
     def percent(row: str, pull: float) -> str:
         return f"{100 * cell(row, pull).interval.mean:.1f}"
@@ -200,7 +221,7 @@ def holders_sentences() -> list[str]:
 
     def gap(first: tuple[str, float], second: tuple[str, float]) -> Interval:
         cells = (kept.by_place[f"fedproto, {row}", f"method.pull={pull}"].accuracy for row, pull in (first, second))
-        return paired(*cells) or Interval(0, None, 0)
+        return paired(*cells) or NO_GAP
 
     few, many = "100 classes", "10 classes"
     rise = [gap((row, 4), (row, 0)) for row in (few, many)]

