@@ -23,10 +23,19 @@ def test_the_papers_own_spreads_repeat():
 def test_sentences_about_fednh_follow_from_the_kept_figures():
     kept, text = Kept("fednh-table1"), text_of("fednh.md")
     gaps = [kept.gap("fednh", "fedavg", column) for column in ("GM", "PM(V)", "PM(L)")]
-    assert {gap.number for gap in gaps} == {1}  # with more seeds, other sentences are needed
-    assert "above fedavg by {:.1f}, {:.1f} and {:.1f} points".format(*(100 * gap.mean for gap in gaps)) in text
+    assert [(gap.number, gap.excludes_zero) for gap in gaps] == [(3, True), (3, True), (3, False)]
     rows = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fednh", "fedavg")]
     paper = [paper_mean(first) - paper_mean(second) for first, second in zip(*rows, strict=True)]
-    assert "the paper's {:.2f}, {:.2f} and {:.2f}, but one seed has no interval".format(*paper) in text
+    assert (
+        "above fedavg by {}, {} and {} points (GM, PM(V), PM(L)); the paper has {:.2f}, {:.2f} and {:.2f}".format(
+            *(gap.percent() for gap in gaps), *paper
+        )
+        in text
+    )
+    spread = Kept("fednh-table2").gap("fednh", "fedavg", "spread of PM(L)")
+    assert not spread.excludes_zero
+    fairness = [paper_mean(published.FEDNH_TABLE2[method]) for method in ("fednh", "fedavg")]
+    assert f"differs by {spread.percent('+')}, where the paper has {fairness[0] - fairness[1]:.2f}" in text
+    assert {kept.by_place["fedrod", column].interval.number for column in ("GM", "PM(V)", "PM(L)")} == {1}
     rod = [100 * kept.gap("fedrod", "fednh", column).mean for column in ("GM", "PM(V)", "PM(L)")]
-    assert "fedrod, also with one seed, is above fednh by {:.1f}, {:.1f} and {:.1f} points".format(*rod) in text
+    assert "fedrod, in its one seed, is above fednh by {:.1f}, {:.1f} and {:.1f} points".format(*rod) in text

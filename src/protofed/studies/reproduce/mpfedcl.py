@@ -47,7 +47,7 @@ _DP = (
     "different numbers of clusters."
 )
 _MU = "The paper does not give fedprox's mu; it is 0.1 here."
-_IN_ALL = (
+_MPFEDCL_CHOICES = (
     "The paper does not give fedproto's λ (1 here). k-means starts from k-means++ centres here, from random ones in "
     "the paper.",
 )
@@ -86,7 +86,7 @@ def _mpfedcl_study(
         tuple(cells),
         (*_TWO_ROUNDS, *quick),
         columns,
-        (*differences, *_IN_ALL),
+        (*differences, *_MPFEDCL_CHOICES),
         quick_seeds=1,
         pairs=pairs,
         note=note,
