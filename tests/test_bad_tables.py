@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from protofed.data.table.client_tables import TableOptions, client_table, read_client_table, read_frames
+from protofed.data.table.client_tables import (
+    TableOptions,
+    client_table,
+    client_tables,
+    read_client_table,
+    read_frames,
+)
 from protofed.data.table.columns import Column, find_columns
 from protofed.data.table.files import read_table
 from protofed.data.table.recipe import fit_recipe
@@ -241,3 +247,35 @@ def test_lists_and_dictionaries_in_cells_are_said(value, tmp_path):
         with pytest.raises(UserError, match=r'^The column "z" has cells like .*one number or text per cell'):
             read_client_table(tmp_path / "a.parquet", options)
     assert read_client_table(tmp_path / "a.parquet", TableOptions("y", drop=("z",))).kinds == {"x": "number"}
+
+
+def test_rows_with_more_cells_than_names_are_refused_also_if_they_begin_with_row_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("age,dose,y\n1,50,7,0\n2,60,8,1\n3,70,9,1\n")
+    with pytest.raises(
+        UserError, match=r"a.csv: its rows have more cells than its header has names. Name every column"
+    ):
+        read_table(tmp_path / "a.csv")
+
+
+def test_a_separator_at_the_end_of_every_row_moves_no_column(tmp_path):
+    (tmp_path / "a.csv").write_text("age,dose\n1,50,\n2,60,\n")
+    assert read_table(tmp_path / "a.csv").to_dict("list") == {"age": [1, 2], "dose": [50, 60]}
+
+
+def test_separators_within_quotes_of_the_header_are_not_counted(tmp_path):
+    (tmp_path / "a.csv").write_text('"pressure, sitting, mmHg";"age\nin years"\n120;50\n')
+    assert read_table(tmp_path / "a.csv").to_dict("list") == {"pressure, sitting, mmHg": [120], "age\nin years": [50]}
+
+
+def test_a_column_of_a_large_file_has_one_kind_of_values(tmp_path):
+    codes = [*["01", "02"] * 140_000, "A1", "A2"]
+    (tmp_path / "a.csv").write_text("code,y\n" + "".join(f"{code},1\n" for code in codes))
+    assert set(read_table(tmp_path / "a.csv")["code"]) == {"01", "02", "A1", "A2"}
+
+
+def test_a_client_of_one_table_without_labels_is_told_so(tmp_path):
+    lines = [f"{site},{number},{'' if site == 'b' else number % 2}" for site in "ab" for number in range(4)]
+    (tmp_path / "all.csv").write_text("\n".join(["site,age,y", *lines]))
+    options = TableOptions("y", client="site")
+    with pytest.raises(UserError, match=r'all.csv, client b: the target "y" has no value in 4 of 4 rows'):
+        client_tables(read_frames(str(tmp_path / "all.csv"), options), options)

@@ -18,7 +18,7 @@ from protofed.experiment.bounds.monitor import BoundsMonitor, bounds_of, read_bo
 from protofed.experiment.bounds.of_fedproto import STEEPEST
 from protofed.experiment.bounds.paper import holds
 from protofed.experiment.bounds.premises import common_premises
-from protofed.experiment.bounds.probe import Moment, probe_client
+from protofed.experiment.bounds.probe import Moment, probe_client, probe_round
 from protofed.experiment.watchers import Watcher
 from protofed.measures.on_demand import measure
 from protofed.methods.fedavg import FedAvg
@@ -131,6 +131,24 @@ def test_the_monitor_changes_no_bit(method, kind):
     assert monitor.rows
 
 
+def test_the_round_of_an_attacker_is_repeated_with_the_data_that_it_trains_on(monkeypatch):
+    probes = []
+
+    def probe(*arguments):
+        probes.extend(found := probe_round(*arguments))
+        return found
+
+    monkeypatch.setattr("protofed.experiment.bounds.monitor.probe_round", probe)
+    experiment = config("fedproto", rounds=1, attack={"share": 0.5, "kind": "label_flip"}, engine={"name": "loop"})
+    runner = runner_of(experiment, federation(FULL))
+    runner.watchers.append(BoundsMonitor(runner, 1))
+    runner.go()
+    assert runner.safeguards.attackers
+    for found in probes:
+        kept = runner.engine.state()[found.client].params
+        torch.testing.assert_close(found.end, kept)
+
+
 def test_engines_agree_on_the_bounds():
     members, experiment = federation(FULL), config("fedproto", rounds=2, train={"momentum": 0.0})
     found = []
@@ -238,6 +256,10 @@ def test_a_run_that_cannot_be_monitored_is_said(tmp_path):
     protofed.run({**TABLE, "method": {"name": "fedavg"}}, tmp_path / "run", watchers=[watcher])
     assert watcher.notes == ("run.monitor: no paper proves a bound for fedavg, so nothing is monitored",)
     assert not (tmp_path / "run" / "bounds.jsonl").exists()
+    private = {"encoder": "frozen", "noise": 1.0}
+    protofed.run({**TABLE, "privacy": private}, tmp_path / "private", watchers=[watcher])
+    why = "no bound holds for training with privacy.encoder = frozen"
+    assert watcher.notes == (f"run.monitor: {why}, so nothing is monitored",)
     protofed.run({**TABLE, "run": {"rounds": 1, "monitor": 1}}, watchers=[watcher])
     assert watcher.notes == ("run.monitor: without a run folder (out) there is no bounds.jsonl to write",)
 

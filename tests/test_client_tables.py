@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import protofed
-from protofed.data.table.client_tables import read_client_table
+from protofed.data.table.client_tables import TableOptions, read_client_table, read_frames
 from protofed.data.table.columns import find_columns
 from protofed.data.table.recipe import RARE, Recipe, fit_recipe
 from protofed.errors import UserError
@@ -23,6 +23,7 @@ from protofed.experiment.members import Members
 from protofed.experiment.table_members import client_examples
 from protofed.models.invitation import Invitation, read_invitation, write_invitation
 from protofed.models.join import join
+from protofed.models.newcomer_data import newcomer_data, read_newcomer
 from test_cli import protofed as command  # noqa: F401
 from test_invitations import changed_metadata
 
@@ -379,3 +380,71 @@ def test_ten_thousand_rows_of_thirty_columns_for_twenty_clients_load_quickly(tmp
     members = Members.of(Config.of({"data": {"name": "table", "root": str(tmp_path), "target": "y"}}))
     assert time.process_time() - began < 20  # for machines that are much slower
     assert sum(map(len, (*members.train, *members.test))) == 20_000
+
+
+def test_the_answer_for_a_row_does_not_depend_on_the_other_rows_of_its_file(tmp_path, command):  # noqa: F811
+    (tmp_path / "sites").mkdir()
+    for seed, name in enumerate(("north", "south")):
+        number = np.arange(60) + seed
+        codes = {
+            "ward": np.array(["01", "02", "A3"])[number % 3],
+            "smoker": np.array(["TRUE", "FALSE", "?"])[number % 3],
+        }
+        rows(60, seed).assign(**codes).to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    protofed.run(experiment(tmp_path / "sites"), tmp_path / "run")
+    header, *lines = (tmp_path / "sites" / "north.csv").read_text().splitlines()
+    for name, chosen in {"all": lines[:6], "alone": lines[:1]}.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *chosen]))
+        assert command("predict", "run", "--client", "north", "--input", f"{name}.csv", "--out", f"{name}.npy")[0] == 0
+    together, alone = (np.load(tmp_path / f"{name}.npy")["scores"][0] for name in ("all", "alone"))
+    np.testing.assert_allclose(alone, together, atol=1e-6)
+
+
+def test_categories_are_compared_as_they_are_written_and_then_as_numbers():
+    frame = pd.DataFrame({"ward": ["01"] * 3 + ["1"] * 3 + ["A"] * 3, "on": [True, False, True] * 3})
+    recipe = fit_recipe(frame, kinds(frame, ["ward", "on"]), "y")
+    assert recipe.inputs == ["ward=01", "ward=1", "ward=A", "ward=other", "on=False", "on=True", "on=other"]
+    new = pd.DataFrame({"ward": ["01", "1", "1.0", "2"], "on": ["TRUE", "false", "True", "x"]})
+    inputs = recipe.transform(new, "new")
+    assert inputs[:, :4].argmax(1).tolist() == [0, 1, 0, 3]
+    assert inputs[:, 4:].argmax(1).tolist() == [1, 0, 1, 2]
+    whole = pd.DataFrame({"ward": [1, 2, 1], "on": [True, True, False]})
+    assert recipe.transform(whole, "new")[:, :4].argmax(1).tolist() == [1, 3, 1]
+
+
+def test_codes_and_names_of_clients_are_those_that_are_written_in_the_file(tmp_path):
+    large = 2**60 + 1  # a float cannot hold it
+    lines = [
+        f"{site},{code},{number},{number % 2}"
+        for site in ("001", "010")
+        for number, code in enumerate(("01", "2.0", large, ""))
+    ]
+    (tmp_path / "all.csv").write_text("\n".join(["site,code,age,y", *lines]))
+    frames = read_frames(str(tmp_path / "all.csv"), TableOptions("y", client="site", categories=("code",)))
+    assert list(frames) == ["001", "010"]
+    assert frames["010"][1]["code"].dropna().tolist() == ["01", "2", str(large)]
+
+
+def test_a_newcomers_codes_are_categories_where_they_are_at_all_clients(tmp_path, command):  # noqa: F811
+    (tmp_path / "sites").mkdir()
+    wards = np.array(["01", "02", "A3"])
+    for seed, name in enumerate(("north", "south")):
+        table = rows(60, seed, columns=("dose",)).assign(ward=wards[np.arange(60) % 3])
+        table.to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    protofed.run(experiment(tmp_path / "sites", scaling="federated"), tmp_path / "run")
+    assert command("export", "run", "--prototypes", "invitation.safetensors")[0] == 0
+    table = rows(40, 9, columns=("dose",)).assign(ward=wards[np.arange(40) % 2])
+    table.to_csv(tmp_path / "east.csv", index=False)
+    invitation = read_invitation(tmp_path / "invitation.safetensors")
+    newcomer = newcomer_data(invitation, *read_newcomer(tmp_path / "east.csv", invitation), False, "east")
+    assert newcomer.recipe.inputs == ["dose", "ward=01", "ward=02", "ward=A3", "ward=other"]
+    inputs = newcomer.train.x[:, 1:].sum(0)
+    assert inputs.tolist() == [20, 20, 0, 0]
+
+
+def test_data_info_of_one_table_knows_the_texts_that_mean_missing(tmp_path, command):  # noqa: F811
+    ages = ["?", *range(40, 50)]
+    (tmp_path / "a.csv").write_text("\n".join(["age,y", *(f"{age},{n % 2}" for n, age in enumerate(ages))]))
+    (tmp_path / "a.toml").write_text('[data]\nname = "table"\nroot = "a.csv"\ntarget = "y"\nmissing = ["?"]\n')
+    code, out, _ = command("data", "info", "a.toml")
+    assert (code, out.splitlines()[3].split()) == (0, ["age", "number", "1", "all", "40", "to", "49"])

@@ -57,6 +57,10 @@ def test_eq17_by_hand():
     assert feature_discrepancy(0.5, 0.4) == -25
 
 
+def test_a_baseline_that_is_the_central_model_gives_no_ffd():
+    assert math.isnan(feature_discrepancy(0.3, 0.0))
+
+
 def test_gradient_dissimilarity_by_hand():
     # logits = w * x; loss = mean of them: a client's gradient is the mean of its x. Clients: x = (1, 3) and (8): 2 and 8.
     line = SimpleNamespace(trains=lambda name, value: True)

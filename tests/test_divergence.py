@@ -14,7 +14,8 @@ from protofed import cli
 from protofed.cli.screen import Screen, run_verdict
 from protofed.errors import StoppedRunError
 from protofed.experiment.config import Config
-from protofed.experiment.divergence import pull_warning
+from protofed.experiment.divergence import all_rejected, pull_warning
+from protofed.experiment.folder import Folder
 
 TABLE = {"run": {"rounds": 6}, "data": {"clients": 4, "limit": 300}}
 NAN = float("nan")
@@ -111,3 +112,10 @@ def test_a_run_that_stops_can_be_ended_with_the_rounds_before(tmp_path, monkeypa
     assert command("run", "--resume", "--out", "r") == (1, message)  # the same again
     assert command("run", "--resume", "--out", "r", "--set", "run.rounds=1", "--quiet") == (0, "")
     assert protofed.Result.load("r").summary["rounds"] == 1
+
+
+@pytest.mark.parametrize("personal", [False, True])
+def test_fewer_rounds_are_advised_only_where_they_are_not_refused(personal, tmp_path):
+    rows = [{"round": 1, "loss": {"supervised": 1.0}}, {"round": 2, "loss": {"supervised": 1.0}}]
+    stopped = all_rejected(Config.of({"eval": {"personal": personal}}), rows, {0: "it is stale"}, Folder(tmp_path))
+    assert ("--set run.rounds=1" in str(stopped)) != personal

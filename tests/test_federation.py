@@ -317,3 +317,25 @@ def test_numbers_of_numpy_are_numbers():
 def test_options_of_named_data_are_refused_for_own_arrays(section):
     with pytest.raises(UserError, match=r"it applies to named datasets only\. A federation's arrays are used as given"):
         protofed.Federation([table(12)]).run(section)
+
+
+def test_infinite_halves_are_refused_and_ordinary_ones_are_not():
+    x = np.ones((20, 4), np.float16)
+    protofed.Federation([(x, np.arange(20) % 2)])
+    x[3, 2] = np.inf
+    with pytest.raises(UserError, match=r"data\[0\], inputs: 1 of 80 values are infinite"):
+        protofed.Federation([(x, np.arange(20) % 2)])
+
+
+def test_labels_that_are_too_large_to_be_exact_are_refused_as_such():
+    with pytest.raises(UserError, match=r"data\[0\], labels: got the label 1e\+20, which is too large to be exact"):
+        protofed.Federation([(X, np.full(len(X), 1e20))])
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_masked_values_are_refused_and_masked_arrays_without_any_are_not(part):
+    x, y = np.ma.array(np.zeros((4, 2))), np.ma.array([0, 1, 0, 1])
+    protofed.Federation([(x, y)])
+    (x, y)[part][0] = np.ma.masked
+    with pytest.raises(UserError, match="it has masked values"):
+        protofed.Federation([(x, y)])

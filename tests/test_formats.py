@@ -18,6 +18,7 @@ import pytest
 from protofed.data.formats import PUBLISHED_FORMATS
 from protofed.data.formats.published import ConvertOptions, write_converted
 from protofed.data.formats.safe_pickle import read_plain_pickle
+from protofed.data.hugging_face import channels_first
 from protofed.data.npz_files import Stream, read_npz, write_npz
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
@@ -605,3 +606,27 @@ def test_a_stream_is_the_array_and_must_be_complete(tmp_path):
     np.testing.assert_array_equal(read_npz(tmp_path / "s.npz")["x"], x)
     with pytest.raises(ValueError, match="x has 3 rows instead of 5"):
         write_npz(tmp_path / "t.npz", {"x": Stream(x.shape, np.uint8, iter([x[:3]]))})
+
+
+def test_labels_of_leaf_are_not_given_the_name_of_another_attribute(tmp_path):
+    folder = tmp_path / "celeba"
+    leaf_folder(folder / "data", lambda user: {"x": [f"{user}.png"], "y": [1.0]})
+    with pytest.raises(UserError, match=r"--target: got Male, but LEAF's files have the labels of Smiling alone."):
+        convert("celeba", folder, target="Male")
+
+
+def test_a_size_is_refused_where_the_format_has_one(tmp_path):
+    with pytest.raises(UserError, match=r"--size: got 16, but svhn has inputs of one size only. Leave it out."):
+        convert("svhn", tmp_path / "svhn", side=16)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_images_whose_large_values_would_be_cut_are_refused(kind, tmp_path):
+    from PIL import Image
+
+    (tmp_path / "scans" / "a").mkdir(parents=True)
+    pixels = np.linspace(0, 4095, 64).reshape(8, 8).astype(kind)
+    Image.fromarray(pixels).save(tmp_path / "scans" / "a" / "x.tif")
+    refused("images", tmp_path / "scans", r"x.tif has pixels of more than 8 bits \(Pillow's mode [IF].*save 8 bits")
+    with pytest.raises(UserError, match="An image has pixels of more than 8 bits"):
+        channels_first(Image.fromarray(pixels))

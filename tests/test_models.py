@@ -21,6 +21,7 @@ from protofed.methods import METHODS
 from protofed.methods.local import Local
 from protofed.models.export import FromRaw, write_model
 from protofed.models.join import join
+from protofed.models.model_files import read_model
 from protofed.nets import weights
 from test_cli import protofed as command  # noqa: F401
 from test_layout import Viewed
@@ -460,3 +461,20 @@ def test_layers_are_read_from_safe_files_only(tmp_path):
     }.items():
         with pytest.raises(UserError, match=message):
             weights.read_weights(tmp_path / name)
+
+
+def test_an_export_has_no_rule_that_was_fitted_to_other_scores_than_those_of_its_net(tmp_path, command):  # noqa: F811
+    for name, has_scores in (("fedavg", True), ("fednh", False)):
+        experiment = {
+            "run": {"rounds": 2},
+            "data": {"clients": 2, "limit": 200},
+            "eval": {"validation": 0.2},
+            "method": {"name": name},
+        }
+        model = protofed.run(experiment, tmp_path / name).predictor(1)
+        assert model.unknown
+        assert model.temperatures
+        code, out, _ = command("export", name, "--client", "1", "--out", f"{name}.safetensors")
+        assert (code, "Careful: the method does not predict with the scores of the net" in out) == (0, not has_scores)
+        stored = read_model(tmp_path / f"{name}.safetensors")
+        assert (bool(stored.unknown), bool(stored.temperatures)) == (has_scores, has_scores)

@@ -315,3 +315,26 @@ def test_a_newcomer_may_have_few_outputs_and_needs_its_own_net_for_other_classes
     assert joined.accuracy["head"] > 0.9
     with pytest.raises(UserError, match="has outputs for the classes of its client only, and the newcomer has other"):
         join(result, of_classes(80, 0, 3))
+
+
+class Recurrent(nn.Module):
+    """A module that reads the four numbers of an input one after the other."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.out = layer(1, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        z = self.layer(x.unsqueeze(-1))[0][:, -1]
+        return z, self.out(z)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_nets_which_vmap_cannot_map_train_one_client_after_the_other(layer):
+    federation = protofed.Federation([table(30), table(30)], nets=[Recurrent(layer)])
+    assert federation.nets[0].trains_alone
+    result = protofed.run({"run": {"rounds": 1}}, federation=federation)
+    x, _ = table(5)
+    logits = result.model(1)(torch.tensor(x, dtype=torch.float32))[1]
+    np.testing.assert_allclose(logits.detach(), result.predict(x, client=1)["scores"], atol=1e-6)

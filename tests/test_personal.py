@@ -11,8 +11,10 @@ import torch
 from protofed import Config, Federation, run
 from protofed.engines.scoring import class_hits
 from protofed.engines.stacked import Stacked
+from protofed.errors import UserError
 from protofed.experiment.personal import accuracies_by_client, mean_and_std, personal_accuracies
 from protofed.experiment.roster import draw_clients
+from protofed.experiment.watchers import Watcher
 from protofed.methods.fedavg import FedAvg
 from protofed.training import take_part
 from toys import LABELS, config, examples, federation, figures, played, played_on, pool_of, runner_of
@@ -175,3 +177,23 @@ def test_a_client_is_asked_about_inputs_that_its_net_can_take():
 def test_where_there_are_no_prototypes_yet_nobody_is_right():
     nothing = class_hits(lambda x: {"prototype": torch.full((len(x), 3), -torch.inf)}, [examples([0, 1, 2])], 3)
     assert nothing == {"prototype": [0, 0, 0]}
+
+
+@pytest.mark.parametrize("sample", [0.2, 1.0])
+def test_fewer_rounds_are_refused_if_a_model_was_not_scored_in_what_becomes_its_last_round(sample, tmp_path):
+    table = {"data": {"clients": 8}, "method": {"name": "fedavg"}, **PERSONAL}
+
+    def rounds(number: int) -> dict:
+        return {**table, "run": {"rounds": number, "sample": sample}}
+
+    class Stop(Watcher):
+        def round(self, row):
+            if row["round"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(rounds(6), tmp_path / "short", watchers=[Stop()])
+    with pytest.raises(UserError, match=r"run.rounds: got 2, but eval.personal .* Use 6 or more"):
+        run(rounds(2), tmp_path / "short", resume=True)
+    whole, longer = run(rounds(7), tmp_path / "whole"), run(rounds(7), tmp_path / "short", resume=True)
+    assert longer.clients == whole.clients

@@ -18,10 +18,11 @@ from protofed.methods import METHODS
 from protofed.methods.ditto import Ditto
 from protofed.methods.fedbabu import FedBABU
 from protofed.methods.fedrod import FedROD, KeptHead
+from protofed.models.export import write_model
 from protofed.net import Net, selected, without_added
 from protofed.training import take_part, train_client
 from test_baselines import EQUAL, same
-from toys import config, federation, figures, net, played, played_on
+from toys import config, federation, figures, net, played, played_on, runner_of
 
 # Ditto
 
@@ -299,6 +300,21 @@ def test_fedrod_does_not_export_a_head_of_two_layers():
         kept = method.join(members.client(0, 0, 0))
         with pytest.raises(UserError, match="one dense layer"):
             method.exportable_params(method.receive(kept, method.start(members.server(0, 0))), kept)
+
+
+@pytest.mark.parametrize("rule", ["softmax", "prototype"])
+def test_fedrod_with_a_head_of_two_layers_ends_with_a_result_and_predicts(rule, tmp_path):
+    def layers():
+        return torch.nn.Linear(4, 5), torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Linear(5, 3))
+
+    members = federation(EQUAL, [Net("deep", layers, (4,), 3)] * 4)
+    result = runner_of(config("fedrod", rounds=1, eval={"unknown": rule}), members).go()
+    assert result.summary["accuracy"]["head"]
+    assert len(result.predict(members.test[0].x.numpy(), 0)) == len(members.test[0])
+    with pytest.raises(UserError, match="one dense layer"):
+        result.model(0)
+    with pytest.raises(UserError, match="one dense layer"):
+        write_model(result.predictor(0), tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize("hyper", [0, 8])

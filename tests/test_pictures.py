@@ -18,6 +18,7 @@ from protofed.data.images import PETS
 from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import read_bounds
 from protofed.experiment.config import Config
+from protofed.experiment.federation import Federation
 from protofed.experiment.folder import Folder
 from protofed.experiment.groups import group_by_setting, titles
 from protofed.experiment.run import run
@@ -26,7 +27,7 @@ from protofed.measures.intervals import SettingRow, read_sweep, settings_as_json
 from protofed.measures.question import state_with_data
 from protofed.methods import METHODS
 from protofed.methods.fednh import FedNH
-from protofed.pictures import bands, blocks, catalogue, clients, curves, embedded, scatter, similarity, spiral
+from protofed.pictures import bands, blocks, catalogue, clients, curves, drawing, embedded, scatter, similarity, spiral
 from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.method_style import METHOD_ORDER, line_styles, method_style
 from protofed.pictures.style import COLOURS, class_style, write_picture
@@ -561,3 +562,38 @@ def test_bounds_are_those_of_the_file(folder, name, panels):
 def test_a_sweep_is_read_as_it_was_written(folder):
     (first, second) = read_sweep(folder / "sweep")
     assert (first.setting, second.figures) == ("method.pull=0", {"by head": {0: 0.5, 1: 0.6}})
+
+
+def test_a_run_in_memory_is_drawn_with_its_own_partition():
+    result = run({"run": {"rounds": 1}, "data": {"clients": 3}}, progress=False)
+    assert "3 clients" in drawing.draw("partition", result).figure.get_suptitle()
+
+
+def test_the_embeddings_of_a_run_with_one_client_are_drawn():
+    result = run({"run": {"rounds": 1}, "data": {"clients": 1}}, progress=False)
+    assert len([axis for axis in drawing.draw("embeddings", result).figure.axes if axis.get_visible()]) == 1
+
+
+def test_accuracies_of_clients_of_a_run_that_is_not_finished_are_said_to_be_missing(folder, tmp_path):
+    stopped = Path(shutil.copytree(folder / "local", tmp_path / "stopped"))
+    (stopped / "result.json").unlink()
+    with pytest.raises(UserError, match="None of these runs is finished"):
+        drawing.draw("clients", stopped)
+
+
+def test_dollar_signs_in_names_are_no_formulas_but_those_of_the_user_are(tmp_path):
+    x, y = draws.random_state("dollars", 0).normal(size=(60, 4)), np.array(["$0-$50", r"$\frac$"] * 30)
+    federation = Federation({r"$\frac$": (x, y), "$a_1$": (x, y)}, name=r"$\frac$ and $x$")
+    result = federation.run({"run": {"rounds": 2}})
+    for what in ("curves", "clients", "partition", "pca", "similarity"):
+        drawing.draw(what, result, out=tmp_path / f"{what}.svg")
+    assert "$0-$50" in (tmp_path / "similarity.svg").read_text()
+    drawn = drawing.draw("curves", result, title=r"$\lambda$", labels={"fedproto": r"$\mu$"})
+    shown = drawn.save(tmp_path / "own.svg").read_text()
+    assert r">$\lambda$</text>" not in shown  # a comment has the formula
+    assert r">$\mu$</text>" not in shown
+
+
+def test_the_ticks_of_bounds_are_plain_numbers(folder, tmp_path):
+    drawing.draw("bounds", folder / "fedproto", out=tmp_path / "bounds.svg")
+    assert "mathdefault" not in (tmp_path / "bounds.svg").read_text()

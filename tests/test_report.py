@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import shutil
 import time
 from pathlib import Path
@@ -193,3 +194,26 @@ def test_wrong_inputs_are_explained(
     with pytest.raises(UserError, match=message.replace("(", r"\(").replace(".", r"\.")):
         CliRunner().invoke(app, ["report", *words], catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_seeds_are_counted_where_their_figures_are(folder: Path, tmp_path: Path) -> None:
+    stopped = Path(shutil.copytree(folder / "fedproto-1", tmp_path / "stopped"))
+    (stopped / "result.json").unlink()
+    (row,) = gather(load_runs([folder / "fedproto-0", stopped]))["figures"]
+    assert row["seeds"] == 1
+
+
+def test_commands_name_folders_as_a_shell_reads_them(folder: Path, tmp_path: Path) -> None:
+    strange = tmp_path / "it's (mine);$(touch x)"
+    shutil.copytree(folder / "fedavg-0", strange)
+    (run,) = gather(load_runs([strange]))["runs"]
+    assert shlex.split(run["quoted"]) == [str(strange)]
+
+
+def test_a_rising_accuracy_is_said_with_the_rounds_that_were_compared(copy: Path) -> None:
+    rows = rounds(copy)
+    for row, accuracy in zip(rows, (0.1, None, 0.5), strict=True):
+        row["accuracy_head"] = accuracy
+    (copy / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes = cautions({"fedproto": load_runs([copy])})
+    assert "run: accuracy still rose by 40.0 points from round 1 to round 3." in notes

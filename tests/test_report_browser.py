@@ -137,6 +137,14 @@ def test_a_square_of_500_classes_is_more_than_a_function_takes_as_arguments(brow
     assert most == 499
 
 
+def test_a_cell_without_a_cosine_is_said(browser: Any, report: Path) -> None:
+    opened = Opened(browser, report.as_uri())
+    opened.page.evaluate("() => { data.runs[0].similarity.values[0][0] = null; build(); }")
+    opened.page.focus("#similarity svg")
+    assert "not both have a prototype" in opened.page.inner_text("#similarity .tip")
+    assert opened.errors == []
+
+
 def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
     Opened(browser, report.as_uri()).page.pdf(path=tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")

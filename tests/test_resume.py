@@ -545,3 +545,27 @@ def test_a_state_of_another_version_of_the_method_is_told(tmp_path):
         checkpoint.latest_checkpoint(
             out / "checkpoint", METHODS["fednh"](), config.digest()
         )  # its server keeps other things
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_round_that_becomes_the_last_one_is_tested_and_traced(every, tmp_path):
+    class Stop(Watcher):
+        def round(self, row):
+            if row["round"] == 3:
+                raise KeyboardInterrupt
+
+    def table(rounds: int) -> dict:
+        keys = {"rounds": rounds, "eval_every": every, "trace_every": 2}
+        attack = {"share": 0.5, "kind": "sign_flip"}
+        return {"run": keys, "data": {"clients": 4}, "method": {"name": "fednh"}, "attack": attack}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(table(8), tmp_path / "short", watchers=[Stop()])
+    whole, ended = run(table(3), tmp_path / "whole"), run(table(3), tmp_path / "short", resume=True)
+    assert end(tmp_path / "short") == end(tmp_path / "whole")
+    assert ended.summary["global"] == whole.summary["global"]
+    assert ended.summary["global"]["accuracy"] is not None
+    assert Folder(tmp_path / "short").traced_rounds() == [2, 3]
+    longer = run(table(5), tmp_path / "short", resume=True)
+    assert (longer.rounds[2]["accuracy_head"] is None) == (every == 2)
+    assert Folder(tmp_path / "short").traced_rounds() == [2, 4, 5]

@@ -12,20 +12,23 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from protofed.data.dataset import data_folder
 from protofed.errors import UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
+from protofed.experiment.run import run as run_experiment
 from protofed.experiment.stored import StoredRun
 from protofed.measures.intervals import Interval, SettingRow, paired
 from protofed.pictures.style import write_picture
 from protofed.pictures.sweep_plot import draw_sweep
 from protofed.studies import plan, sweep
-from protofed.studies.comparison import Comparison
+from protofed.studies.comparison import Comparison, compare, settings_table
 from test_cli import protofed as command  # noqa: F401
 
 SMALL = ["--set", "run.rounds=2", "--set", "data.clients=3"]
@@ -472,3 +475,46 @@ def processes_in(folder: Path) -> set[int]:
             if link.readlink() == folder:
                 found.add(int(link.parent.name))
     return found
+
+
+def test_values_of_a_grid_in_python_stay_one_value_each_whatever_is_in_them():
+    values = ["a,b", "it's", "both \",' of them", "[1", "plain", [8, 8], 0.5, True]
+    settings = plan.grid_settings(plan.grid_words({"data.path": values}))
+    assert [plan.toml_or_text(word.removeprefix("data.path=")) for (word,) in settings] == values
+    assert settings[4:5] == [("data.path=plain",)]
+
+
+@pytest.mark.parametrize("values", ["fedavg", 0.5])
+def test_values_of_a_grid_in_python_that_are_no_list_are_said(values):
+    with pytest.raises(UserError, match=r"the values of method\.name must be a list"):
+        plan.grid_words({"method.name": values})
+
+
+def test_a_grid_without_values_is_said():
+    with pytest.raises(UserError, match="there are no values"):
+        plan.grid_settings(["method.pull=,"])
+
+
+def test_the_best_of_equal_settings_with_different_numbers_of_seeds_is_the_first():
+    figures = [{"by head": {0: 0.5}, "validation": {0: 0.5}}, {"by head": {0: 0.5, 1: 0.5}, "validation": {1: 0.5}}]
+    rows = [SettingRow(name, figure) for name, figure in zip("ab", figures, strict=True)]
+    assert "50.0" in settings_table(rows).text()
+    rows[1].figures["validation"][2] = 0.5
+    assert sweep.best_setting(rows) is rows[0]
+
+
+def test_a_client_that_diverged_leaves_no_distance_that_is_no_number():
+    result = run_experiment({"run": {"rounds": 1}, "data": {"clients": 2}}, progress=False)
+    assert (sweep._prototype_distance(result) or 0) > 0
+    kept = dict(result.state.kept)
+    kept[1] = kept[1]._replace(params={name: value * torch.nan for name, value in kept[1].params.items()})
+    assert sweep._prototype_distance(replace(result, state=result.state._replace(kept=kept))) is None
+
+
+def test_a_run_in_memory_has_the_partition_of_the_same_run_in_a_folder(tmp_path):
+    table = {"run": {"rounds": 1}, "data": {"clients": 3}}
+    run_experiment({**table, "method": {"name": "local"}}, tmp_path / "local", progress=False)
+    same = compare(run_experiment(table, progress=False), tmp_path / "local")
+    assert not [note for note in same.notes if "different partitions" in note]
+    other = compare(run_experiment({**table, "data": {"clients": 2}}, progress=False), tmp_path / "local")
+    assert [note for note in other.notes if "different partitions" in note]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import protofed
+from protofed.errors import UserError
 from protofed.experiment.sections import EvalSection
 from protofed.experiment.unknown import RULES, UnknownRule, calibrate, fitted_rule, halves, limit_for, separation
 from test_cli import protofed as command  # noqa: F401
@@ -232,3 +233,9 @@ def test_a_cell_of_the_kept_table_comes_out_again():
     found = benchmark.measured("digits", "fedproto", 0)
     for rule in RULES:
         assert found[rule]["auc"] == pytest.approx(kept[rule]["auc"], abs=0.02)
+
+
+def test_a_run_that_diverged_is_named_as_the_reason_why_no_rule_can_be_measured():
+    result = protofed.run({**TABLE, "method": {"name": "local"}, "train": {"lr": 1e30}}, progress=False)
+    with pytest.raises(UserError, match="its run has diverged"):
+        protofed.measure(result, "unknown")

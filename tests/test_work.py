@@ -134,3 +134,17 @@ def test_old_numbers_of_epochs_are_unchanged():
     experiment = config(train={"epochs": 3})
     assert repr(experiment.train.epochs) == "3"
     assert repr(config(train={"epochs": 0.5}).train.epochs) == "0.5"
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fpl"])
+@pytest.mark.parametrize("train", WORK, ids=str)
+def test_prototypes_that_are_gathered_in_parts_of_epochs_count_every_example_once(method, train):
+    experiment = config(method, rounds=2, train=train)
+    members = federation()
+    runner = played_on(Loop, experiment, members)
+    assert [row["rejected"] for row in runner.rounds] == [{}, {}]
+    reports = runner.engine.train(2, _messages(experiment, members))
+    held = [examples.class_counts(3).float() for examples in members.train]
+    for report, counts in zip(reports, held, strict=True):
+        support = report.upload.message.prototypes.support[:, 0]
+        assert torch.equal(support, counts) if train.get("epochs") != 0.5 else (support <= counts).all()

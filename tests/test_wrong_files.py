@@ -63,6 +63,14 @@ def spoilt(*cells: tuple[int, int], value: float = np.nan) -> np.ndarray:
             "m.npz, y: 20 of 60 labels are missing (NaN). Delete these rows, or fill them in.",
         ),
         ({"y": Y + 0.5}, "m.npz, y: got the label 0.5; labels must be whole numbers or names."),
+        (
+            {"x_test": X.astype(np.uint8), "y_test": Y, "client_test": CLIENT},
+            "m.npz: x is of type float64 and x_test of type uint8, but bytes are divided by 255 and other numbers are not. Give both the same type.",
+        ),
+        (
+            {"x_test": X.astype(str), "y_test": Y, "client_test": CLIENT},
+            "m.npz: x_test has shape [60, 4] and type <U32; must be numbers of shape [n, ...].",
+        ),
         ({"y": Y[:50], "client": CLIENT[:50]}, "m.npz has 60 inputs and 50 labels. Give one label per input."),
         (
             {"client": CLIENT[:50]},

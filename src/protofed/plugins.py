@@ -246,8 +246,7 @@ class Registry(dict[str, Registered], Generic[Registered]):
 
     def __init__(self, group: str, accept: Callable[[Any, str], Registered], entries: Mapping[str, Registered]) -> None:
         super().__init__(entries)
-        self.group, self.accept = group, accept
-        self._builtin = frozenset(entries)
+        self.group, self.accept, self._builtin = group, accept, frozenset(entries)
         self._accepted: dict[int, tuple[Any, Registered]] = {}
 
     def find(self, name: Any, what: str = "") -> tuple[str, Registered]:
@@ -276,10 +275,10 @@ class Registry(dict[str, Registered], Generic[Registered]):
         if origin is None:
             return next((name for name, known in self.items() if known is entry), entry.__name__), accepted
         if not origin.file or "." in entry.__qualname__:
-            if entry.__name__ in self._builtin:
-                raise UserError(f'protofed has a "{entry.__name__}" of its own. Give yours another name.')
-            self[entry.__name__] = accepted
-            return entry.__name__, accepted
+            if (name := entry.__name__) in self._builtin:
+                raise UserError(f'protofed has a "{name}" of its own. Give yours another name.')
+            self[name] = accepted
+            return name, accepted
         place = origin.module if "." in origin.module else Path(origin.file).as_posix()
         return f"{place}:{entry.__qualname__}", accepted
 

@@ -50,7 +50,7 @@ def info(
         if path.is_dir() or options.client:
             frames = read_frames(str(path), options)
         else:
-            frames = {path.stem: (path.name, read_table(path))}
+            frames = {path.stem: (path.name, read_table(path, options.missing, options.categories))}
         overview = table_overview(frames, options)
         print(json.dumps(overview, indent=2) if as_json else overview_text(str(path), overview))
         return

@@ -137,7 +137,7 @@ def export_command(
     """
     from protofed.experiment.results import Result
     from protofed.messages import message_size
-    from protofed.models.export import write_model
+    from protofed.models.export import has_scores_of_net, write_model
     from protofed.models.invitation import Invitation, write_invitation
     from protofed.models.predict import with_missing_texts
 
@@ -161,6 +161,11 @@ def export_command(
     write_model(model, path)
     num_params = sum(value.numel() for value in model.params.values())
     print(f"{model.net.name} with {num_params:,} parameters. Written to {path}.")
+    if not has_scores_of_net(model):
+        print(
+            "Careful: the method does not predict with the scores of the net alone, so probabilities from this file "
+            "differ from those of the run. It has no temperature, and no rule for unknown inputs by scores."
+        )
 
 
 def join_command(
@@ -224,7 +229,7 @@ def join_command(
     invitation = read_invitation(folder) if folder.is_file() else Invitation.of(Result.load(folder))
     joined = join(
         invitation,
-        *read_newcomer(data, invitation.table.missing if invitation.table else ()),
+        *read_newcomer(data, invitation),
         net=Config.load(None, settings).nets[0] if settings else None,
         layers=weights.read_weights(start) if start else None,
         epochs=epochs,

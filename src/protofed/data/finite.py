@@ -34,7 +34,7 @@ def check_finite(
             f"{where}: {missing.sum():,} of {x.size:,} values are missing (NaN){_places(missing, find_owners())}. "
             f"{advice or 'Fill them in, or delete these rows.'}"
         )
-    infinite = _counts([np.abs(chunk) > _LARGEST for chunk in chunks])
+    infinite = _counts([np.abs(chunk) > np.float64(_LARGEST) for chunk in chunks])  # float16 cannot hold the limit
     if infinite.any():
         raise UserError(
             f"{where}: {infinite.sum():,} of {x.size:,} values are infinite or larger than 3.4e38"

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from protofed.data.bit_depth import require_bytes
 from protofed.data.table.files import require_pandas
 from protofed.errors import UserError, did_you_mean
 
@@ -87,6 +88,7 @@ def _decoded(image: Any) -> np.ndarray:
 
 def channels_first(image: Any) -> np.ndarray:
     """An image of Pillow as an array [channels, height, width] of bytes."""
+    require_bytes(image, "An image")
     pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 

@@ -13,6 +13,8 @@ ClassNames = tuple[str | int, ...]
 """The names of the classes 0, 1, ..."""
 MOST_CLASSES = 10_000
 """More classes than this are taken for a mistake, unless the user gives the classes."""
+_INEXACT = 2.0**53
+"""From here on, not every whole number can be stored as a float."""
 
 
 def checked_labels(y: np.ndarray, owner: str) -> np.ndarray:
@@ -25,6 +27,11 @@ def checked_labels(y: np.ndarray, owner: str) -> np.ndarray:
         if not np.array_equal(y, np.round(y)) or not np.isfinite(y).all():
             strange = y[~np.isfinite(y) | (y != np.round(y))].flat[0]
             raise UserError(f"{owner}: got the label {strange:g}; labels must be whole numbers or names.")
+        if (inexact := y[np.abs(y) >= _INEXACT]).size:
+            raise UserError(
+                f"{owner}: got the label {inexact.flat[0]:g}, which is too large to be exact. Give smaller whole "
+                "numbers, or names."
+            )
         y = y.astype(np.int64)
     if y.dtype.kind in "SV":
         raise UserError(f"{owner}: its labels are of type {y.dtype}; they must be whole numbers or text (astype(str)).")

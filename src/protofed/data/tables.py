@@ -97,10 +97,16 @@ def dataset_of_arrays(arrays: dict[str, np.ndarray], path: str, name: str = "") 
                 f"{path}: `client{end}` has {len(np.atleast_1d(arrays[f'client{end}']))} entries for "
                 f"{len(arrays[f'y{end}'])} examples. Give one entry per example."
             )
-    if arrays["x"].dtype.kind not in "biuf" or arrays["x"].ndim < 2:
+    for key in (f"x{end}" for end in endings):
+        if arrays[key].dtype.kind not in "biuf" or arrays[key].ndim < 2:
+            raise UserError(
+                f"{path}: {key} has shape {list(arrays[key].shape)} and type {arrays[key].dtype}; "
+                "must be numbers of shape [n, ...]."
+            )
+    if has_test and (arrays["x"].dtype == np.uint8) != (arrays["x_test"].dtype == np.uint8):
         raise UserError(
-            f"{path}: x has shape {list(arrays['x'].shape)} and type {arrays['x'].dtype}; "
-            "must be numbers of shape [n, ...]."
+            f"{path}: x is of type {arrays['x'].dtype} and x_test of type {arrays['x_test'].dtype}, but bytes are "
+            "divided by 255 and other numbers are not. Give both the same type."
         )
     classes = arrays["classes"].tolist() if "classes" in arrays else None
     ys = [arrays[f"y{end}"] for end in endings]

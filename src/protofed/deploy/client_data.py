@@ -113,7 +113,7 @@ def read_client_data(path: Path, config: Config, name: str = "", position: int =
 def _table_data(path: Path, config: Config, name: str, position: int) -> ClientData:
     """A client's table, divided into training, test and validation rows as in a run on one machine."""
     options = config.data.table_options()
-    table = client_table(name, path.name, read_table(path, options.missing), options)
+    table = client_table(name, path.name, read_table(path, options.missing, options.categories), options)
     share = config.eval.validation
     examples = client_examples(table, options, number=position, validation=share, seed=config.run.seed)
     validation = examples.validation if share else None

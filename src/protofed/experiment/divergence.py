@@ -57,7 +57,7 @@ def all_rejected(
     if not all(math.isfinite(_number(term)) for term in loss.values()):
         advice = f"Try a smaller train.lr (it is {config.train.lr:g}), or train.clip."
         sentences.append(pull_warning(config, rows) or f"The loss is not finite: the run has diverged. {advice}")
-    if folder and number > 1:
+    if folder and number > 1 and not config.eval.personal:  # fewer rounds would need scores that were not made
         sentences.append(
             f"The rounds before are intact: `protofed run --resume --out {shlex.quote(str(folder.path))} "
             f"--set run.rounds={number - 1}` writes their results."

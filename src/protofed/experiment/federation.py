@@ -191,6 +191,8 @@ def _as_array(values: Any, name: str) -> np.ndarray:
     """An array in this machine's byte order, from a tensor, an array or a list. `name` is for error messages."""
     try:
         values = values.detach().cpu() if isinstance(values, Tensor) else values
+        if np.ma.is_masked(values):
+            raise ValueError("it has masked values. Fill them in, or leave their rows out")
         array = np.asarray(values.float() if isinstance(values, Tensor) and values.dtype == torch.bfloat16 else values)
         if array.dtype.kind == "O":
             array = np.asarray(array.tolist())

@@ -35,6 +35,9 @@ class Model:
     recipe: Recipe | None = None  # of tables: how rows become inputs
     temperatures: Mapping[str, float] = field(default_factory=dict)
     """By way of predicting: what scores are divided by before they become probabilities; 1 if there is none."""
+    not_one_net: str = ""
+    """Why no net alone predicts as this model does: it predicts and embeds, but `params` has only the body; "": one
+    does."""
 
     def predict(self, x: Any, by: str = "head") -> np.ndarray:
         """Predictions for raw inputs [n, ...]: an array [n] with the fields `label` and `scores` [classes].
@@ -94,6 +97,11 @@ class Model:
         """Raise an error if the run has diverged."""
         if not all(torch.isfinite(value).all() for value in self.params.values()):
             raise UserError("The weights of this model are not finite: its run has diverged. Try a smaller train.lr.")
+
+    def must_be_one_net(self) -> None:
+        """Raise an error if no net alone predicts as this model does."""
+        if self.not_one_net:
+            raise UserError(self.not_one_net)
 
     def _scores_by(self, by: str, scores: Scores) -> Tensor:
         """The scores of one way of predicting; an error if the model does not have it."""

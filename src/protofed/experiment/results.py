@@ -29,6 +29,7 @@ from protofed.experiment.table import ResultTable, TableCell, data_frame
 from protofed.experiment.unknown import Calibration, UnknownRule, client_calibration
 from protofed.experiment.wording import percent, quantity
 from protofed.messages import Size, message_size
+from protofed.net import selected
 from protofed.prototypes import Prototypes
 from protofed.training import params_for_testing
 from protofed.trust.known_code import trusting
@@ -109,9 +110,12 @@ def client_model(config: Config, members: Members, client: int, kept: Any, down:
     def compute_scores(x: Tensor) -> Scores:
         return site.net.at_image_size(method.predict(site.net, params, x, down, kept), len(x))
 
-    exportable = method.exportable_params(params, kept)
-    recipe = members.recipes[client] if members.recipes else None
-    return Model(client, site.net, exportable, compute_scores, site.data, members.labels, recipe=recipe)
+    recipe, why = members.recipes[client] if members.recipes else None, ""
+    try:
+        exportable = method.exportable_params(params, kept)
+    except UserError as problem:
+        exportable, why = selected(params, "body."), str(problem)
+    return Model(client, site.net, exportable, compute_scores, site.data, members.labels, None, recipe, not_one_net=why)
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,7 @@ class Result:
     def model(self, client: int | str) -> nn.Module:
         """A client's trained module, for normalised inputs. A module given in Python keeps its form."""
         model = self.state.model(client)
+        model.must_be_one_net()
         return model.net.loaded(model.params)
 
     def predict(self, x: Any, client: int | str | None = None, by: str = "head") -> np.ndarray:
@@ -267,6 +272,12 @@ def accuracy_columns(evaluations: Sequence[Evaluation], reporting: Reporting) ->
         accuracy = accuracy_over_clients(evaluations, way, reporting)
         row |= {f"accuracy_{way}": accuracy and accuracy["mean"], f"accuracy_{way}_std": accuracy and accuracy["std"]}
     return row
+
+
+def validation_columns(evaluations: Sequence[Evaluation], reporting: Reporting) -> RoundRow:
+    """A round's columns with the mean accuracies on the clients' validation sets."""
+    accuracies = {way: accuracy_over_clients(evaluations, way, reporting) for way in ways_of_predicting(evaluations)}
+    return {f"validation_{way}": accuracy["mean"] for way, accuracy in accuracies.items() if accuracy}
 
 
 def mean_terms(reports: Sequence[Report]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 from protofed.contract import checked, require_equal_uploads
 from protofed.engines.engine import Engine, Evaluation, RoundPlan, Split
 from protofed.errors import UserError
-from protofed.experiment.bounds.monitor import BoundsMonitor, bounds_of
+from protofed.experiment.bounds.monitor import BoundsMonitor, why_not_monitored
 from protofed.experiment.checkpoint import Checkpoints, recovery_notes
 from protofed.experiment.config import Config
 from protofed.experiment.divergence import all_rejected, pull_warning
@@ -29,12 +29,11 @@ from protofed.experiment.results import (
     RoundRow,
     State,
     accuracy_columns,
-    accuracy_over_clients,
     cost_columns,
     mean_terms,
-    ways_of_predicting,
+    validation_columns,
 )
-from protofed.experiment.resumed_rows import as_if_uninterrupted
+from protofed.experiment.resumed_rows import as_if_uninterrupted, require_continuable, was_tested
 from protofed.experiment.roster import clients_to_test, draw_roster
 from protofed.experiment.safeguards import Safeguards, attack_summary
 from protofed.experiment.sections import is_due
@@ -71,11 +70,8 @@ class Runner:
             self.notes.append(f"run.trace_every: {label(config.method_name)} has no prototypes to write to trace/")
         if folder:
             self.watchers += [WATCHERS.find(name)[1](folder.path) for name in config.run.all_watchers()]
-        if config.run.monitor and not bounds_of(self.method):
-            name = label(config.method_name)
-            self.notes.append(f"run.monitor: no paper proves a bound for {name}, so nothing is monitored")
-        elif config.run.monitor and not folder:
-            self.notes.append("run.monitor: without a run folder (out) there is no bounds.jsonl to write")
+        if config.run.monitor and (reason := why_not_monitored(config, folder)):
+            self.notes.append(f"run.monitor: {reason}")
         elif folder and config.run.monitor:
             self.watchers.append(BoundsMonitor(self, config.run.monitor, folder.path))
         self.engine = engine or make_local_engine(config, self.safeguards.members)
@@ -108,17 +104,7 @@ class Runner:
             raise UserError(f"{folder.checkpoints} is empty, but {folder.path} has rounds. Start a new run.")
         done, run = checkpoint.rounds if checkpoint else 0, self.config.run
         rows = checkpoint.rows if checkpoint and checkpoint.rows is not None else written[:done]
-        if len(rows) < done:
-            raise UserError(
-                f"{folder.path / 'rounds.jsonl'} has {len(rows)} complete lines for {done} rounds. Start a new run."
-            )
-        if done > run.rounds:
-            raise UserError(f"run.rounds: got {run.rounds}, but {folder.path} has {done}. Use {done} or more.")
-        if done and self._is_over(rows[:-1]):
-            raise UserError(
-                f"run.seconds: got {run.seconds:g}, but the rounds before the last one in {folder.path} took "
-                f"{sum(row['seconds'] for row in rows[:-1]):.1f} s. Use more than that, or 0 for no limit."
-            )
+        require_continuable(self.config, folder.path, rows, done, self._examined)
         if checkpoint:
             self.notes += recovery_notes(checkpoint, len(written), run.checkpoint_every)
             self.server = checkpoint.server
@@ -161,7 +147,7 @@ class Runner:
             if self.asked_to_stop:
                 raise KeyboardInterrupt
         if not self.evaluations:  # every round was done before
-            self.evaluations = self._evaluate(len(self.rounds) - 1)
+            self._test_last_round(len(self.rounds) - 1)
         result = self._result()
         if self.folder:
             with uninterrupted():
@@ -179,12 +165,17 @@ class Runner:
 
     def _write_round(self, folder: Folder, row: RoundRow) -> None:
         run, over = self.config.run, self._is_over(self.rounds)
-        if is_due(row["round"], run.trace_every, over) and (prototypes := self.server_prototypes()):
-            folder.write_trace(row["round"], prototypes)
+        self._write_trace(folder, row["round"])
         if is_due(row["round"], run.checkpoint_every, over):
             self._write_checkpoint()
             self.asked_to_stop = was_asked_to_stop(folder.path) and not over
         folder.add_round(row)  # after the checkpoint, which has the row, too: a row without one was never lost
+
+    def _write_trace(self, folder: Folder, rounds: int) -> None:
+        """Write the server's prototypes after this number of rounds, if they are due."""
+        due = is_due(rounds, self.config.run.trace_every, self._is_over(self.rounds))
+        if due and (prototypes := self.server_prototypes()):
+            folder.write_trace(rounds, prototypes)
 
     def _result(self) -> Result:
         config = self.config.with_rounds(len(self.rounds))
@@ -226,10 +217,7 @@ class Runner:
         run, spent = self.config.run, [*(row["seconds"] for row in self.rounds), time.perf_counter() - began]
         tests_now = run.is_tested(number + 1, run.is_over(number + 1, sum(spent)))
         self.evaluations = self._evaluate(number) if tests_now else []
-        row |= accuracy_columns(self.evaluations, self.config.eval.reporting) | overlap_columns(self.evaluations)
-        row |= self._validation_accuracies(number) if self.evaluations else {}
-        row |= self._server_columns() if self.evaluations else {"accuracy_global": None}
-        row.setdefault("miou", None)
+        row |= self._columns_of_test(number)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
         row |= cost_columns(self.safeguards.secure.sent_messages(usable), downs.values())
@@ -238,6 +226,26 @@ class Runner:
         row["clients"] = roster.clients
         row["rejected"] = {str(client): reason for client, reason in rejected.items()}
         return row | {"seconds": time.perf_counter() - began if tests_now else spent[-1]}
+
+    def _columns_of_test(self, number: int) -> RoundRow:
+        """The columns of a round about its test; they are null if it was not tested."""
+        reporting = self.config.eval.reporting
+        row = accuracy_columns(self.evaluations, reporting) | overlap_columns(self.evaluations)
+        if self.evaluations and self.members.validation:
+            row |= validation_columns(self._evaluate(number, "validation"), reporting)
+        row |= self._server_columns() if self.evaluations else {"accuracy_global": None}
+        row.setdefault("miou", None)
+        return row
+
+    def _test_last_round(self, number: int) -> None:
+        """Test the last round, which was done before. If it was not to be the last, it gets now what a last one has."""
+        self.evaluations, row = self._evaluate(number), self.rounds[-1]
+        if not was_tested(row):
+            self.rounds[-1] = row | self._columns_of_test(number) | self.safeguards.honest(self.evaluations)
+        if self.folder:
+            with uninterrupted():
+                self._write_trace(self.folder, number + 1)
+                self.folder.write_rounds(self.rounds)
 
     def _server_columns(self) -> RoundRow:
         """The columns of a tested round about the server's own model."""
@@ -285,12 +293,3 @@ class Runner:
             wanted = sorted(set(self.tested) & set(draw_roster(self.config, self.members, last).clients))
         hits |= self.engine.examine(last, self._messages([client for client in wanted if client not in hits]))
         return accuracies_by_client(hits, self.members.train, self.members.balanced, len(self.members.labels))
-
-    def _validation_accuracies(self, number: int) -> RoundRow:
-        """The mean accuracies on the clients' validation sets, if they have any."""
-        if not self.members.validation:
-            return {}
-        evaluations, reporting = self._evaluate(number, "validation"), self.config.eval.reporting
-        ways = ways_of_predicting(evaluations)
-        accuracies = {way: accuracy_over_clients(evaluations, way, reporting) for way in ways}
-        return {f"validation_{way}": accuracy["mean"] for way, accuracy in accuracies.items() if accuracy}

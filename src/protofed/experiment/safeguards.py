@@ -105,12 +105,15 @@ class Safeguards:
             row["void"] = self.void
         if self.secure.problem:
             row["void_reason"] = self.secure.problem
-        if self.attackers:
-            row["honest"] = honest_accuracies(self.attackers, evaluations)
+        row |= self.honest(evaluations)
         if self.rule.combined:
             row["unprotected"] = {str(number): count for number, count in self.rule.too_few_for_classes.items()}
             row["too_few_uploads"] = self.rule.too_few_for_models
         return row
+
+    def honest(self, evaluations: Sequence[Evaluation]) -> RoundRow:
+        """A round's column about the clients that are no attackers; {} without attackers."""
+        return {"honest": honest_accuracies(self.attackers, evaluations)} if self.attackers else {}
 
     def warning(self) -> str:
         """After the first round in which a rule cannot do what it is for: why; otherwise an empty text."""

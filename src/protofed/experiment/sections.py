@@ -159,7 +159,7 @@ class EvalSection:
     personal: bool = False
     """whether each client's latest model is scored on the balanced test set, as in FedNH; takes one pass per client"""
     clients: Literal["all", "round"] = "all"
-    """whose models `personal` scores; all: all clients' (never trained: the initial one); round: the last round's"""
+    """whose models `personal` scores; all: all (never trained: the one it would start from); round: the last round's"""
     clients_sampled: Annotated[int | float, BeforeValidator(_share_or_number)] = 1.0
     """clients that are tested: a fraction (1.0: all) or a whole number; drawn once, the same ones for every method"""
     training_loss: bool = False

@@ -54,10 +54,12 @@ def mean_mmd(features: Sequence[Tensor], central: Tensor, width: float | None = 
 def feature_discrepancy(ours: float, baseline: float) -> float:
     """Eq. (17), FFD in percent: how much closer to the central features than the baseline; both values from Eq. (16).
 
+    NaN if the baseline has the central features themselves.
+
     >>> feature_discrepancy(ours=0.3, baseline=0.4)
     25.0
     """
-    return round((baseline - ours) / baseline * 100, 12)
+    return round((baseline - ours) / baseline * 100, 12) if baseline else math.nan
 
 
 def gradient_dissimilarity(

@@ -96,6 +96,10 @@ class SettingRow(NamedTuple):
         values = list(self.figures.get(name, {}).values())
         return Interval.of(values) if values else None
 
+    def mean(self, name: str) -> float:
+        """The mean of a figure over seeds, which must have it."""
+        return float(np.mean(list(self.figures[name].values())))
+
     def compared_with(self, baseline: SettingRow, name: str) -> Interval | None:
         """By how much a figure is higher than in the baseline, paired by seed."""
         return paired(self.figures.get(name, {}), baseline.figures.get(name, {}))
@@ -125,7 +129,7 @@ def best_row(rows: Sequence[SettingRow], name: str) -> SettingRow | None:
     with_figure = [row for row in rows if row.figures.get(name)]
     if len(with_figure) < 2:
         return None
-    best = max(with_figure, key=lambda row: row.interval(name) or Interval(0, None, 0))
+    best = max(with_figure, key=lambda row: row.mean(name))
     gaps = [best.compared_with(row, name) for row in with_figure if row is not best]
     return best if all(gap is not None and gap.mean > 0 and gap.excludes_zero for gap in gaps) else None
 

@@ -18,7 +18,7 @@ from protofed.net import EVALUATION_BATCH
 from protofed.plugins import label as short_name
 from protofed.prototypes import Prototypes, safe_divide
 
-_PIXELS = (
+_PIXEL_NOTE = (
     "The examples are labelled pixels: the cross-entropy is over those of the images, and the prototypes and the "
     "numbers of examples are over those of the maps of embeddings."
 )
@@ -83,7 +83,7 @@ def measure_objective(question: Question) -> Measurement:
         f"|D_i| / N, the distance ({method.distance}) of local prototypes from global ones weighted by |D_ij| / N_j "
         f"and summed over classes, and the objective: the first plus pull = {method.pull:g} times the second.",
         rows,
-        (_PIXELS,) if any(net.grid for net in question.state.members.nets) else (),
+        (_PIXEL_NOTE,) if any(net.grid for net in question.state.members.nets) else (),
     )
 
 

@@ -71,6 +71,9 @@ def measure_unknown(question: Question) -> Measurement:
                 "found": figures["found"],
                 "clients": len(calibrations),
             }
+    if not rows:
+        for _, model in models:
+            model.must_be_finite()
     return Measurement(
         "Rules for unknown inputs: the AUC between a client's own classes and all others (mean and lowest client), and "
         f"the shares of inputs of both kinds that are marked if the limit is set for {100 * wanted:g} % false alarms.",

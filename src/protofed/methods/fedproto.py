@@ -32,7 +32,7 @@ from protofed.core import (
     weighted_mean,
 )
 from protofed.errors import UserError
-from protofed.methods.parts.class_sums import class_sums
+from protofed.methods.parts.class_sums import class_sums, gathered_prototypes
 from protofed.methods.parts.distances import Distance, distance
 from protofed.methods.parts.pull_schedule import PullSchedule, first_pull, next_pull
 from protofed.prototypes import Pooling
@@ -137,7 +137,7 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
     def upload(self, trained: Trained[Bank, KeptWithClasses]) -> Bank:
         """Eq. (3): the mean embedding of each class over the local set."""
         if self.prototypes == "gathered" and trained.observed:
-            return Bank(Prototypes.from_sums(*trained.observed))
+            return Bank(gathered_prototypes(trained))
         return Bank(Prototypes.of(*trained.features(), classes=trained.net.classes))
 
     def aggregate(self, site: Site, server: BankWithHolders, uploads: Sequence[Upload[Bank]]) -> BankWithHolders:

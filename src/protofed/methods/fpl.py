@@ -31,7 +31,7 @@ from protofed.core import (
     cross_entropy,
     weighted_mean,
 )
-from protofed.methods.parts.class_sums import class_sums
+from protofed.methods.parts.class_sums import class_sums, gathered_prototypes
 from protofed.methods.parts.clusters import finch
 from protofed.methods.parts.distances import distance
 from protofed.methods.parts.model_with_prototypes import ModelWithPrototypes
@@ -102,7 +102,7 @@ class FPL(SharedModel, Method[ModelWithPrototypes, ModelWithPrototypes, ModelWit
 
     def upload(self, trained: Trained[ModelWithPrototypes, Nothing]) -> ModelWithPrototypes:
         if self.prototypes == "gathered" and trained.observed:
-            return ModelWithPrototypes(trained.params, Prototypes.from_sums(*trained.observed))
+            return ModelWithPrototypes(trained.params, gathered_prototypes(trained))
         return ModelWithPrototypes(trained.params, Prototypes.of(*trained.features(), classes=trained.net.classes))
 
     def aggregate(

@@ -6,6 +6,7 @@ import json
 import logging
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,9 +27,14 @@ if TYPE_CHECKING:
 
 
 def write_model(model: Model, path: Path) -> None:
-    """Write the model to a .safetensors or .onnx file, depending on the ending of the name."""
+    """Write the model to a .safetensors or .onnx file, depending on the ending of the name.
+
+    Temperatures and rules that were fitted to other scores than those of the net are left out.
+    """
     must_be_exportable(path)
     model.must_be_finite()
+    model.must_be_one_net()
+    model = model if has_scores_of_net(model) else _without_fitted_to_scores(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".onnx":
         write_atomically(path, _as_onnx(model))
@@ -41,6 +47,23 @@ def must_be_exportable(path: Path) -> None:
     must_be_new(path)
     if path.suffix not in (".safetensors", ".onnx"):
         raise UserError(f"--out: got {path.name}; its name must end in .safetensors or .onnx.")
+
+
+def has_scores_of_net(model: Model) -> bool:
+    """Whether the model's scores by head are those of its net alone. FedNH's are scaled cosines instead."""
+    x = torch.randn(2, *model.data.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        scores, logits = model.compute_scores(x).get("head"), model.net(model.params, x)[1]
+    if scores is None:
+        return False
+    lowest = -1e30  # of classes that are never predicted, some scores are -inf
+    return torch.allclose(scores.clamp(min=lowest), logits.clamp(min=lowest), rtol=1e-3, atol=1e-3)
+
+
+def _without_fitted_to_scores(model: Model) -> Model:
+    """The model without temperatures, and without a rule for unknown inputs that depends on scores."""
+    is_by_distance = model.unknown is not None and model.unknown.rule == "prototype"
+    return replace(model, temperatures={}, unknown=model.unknown if is_by_distance else None)
 
 
 def as_safetensors(

@@ -9,7 +9,7 @@ import numpy as np
 
 from protofed.data.labels import ClassNames
 from protofed.data.npz_files import own_arrays, read_npz
-from protofed.data.table.client_tables import client_table
+from protofed.data.table.client_tables import TableOptions, client_table
 from protofed.data.table.files import SUFFIXES, read_table
 from protofed.data.table.recipe import Recipe
 from protofed.errors import UserError
@@ -33,12 +33,16 @@ class NewcomerData(NamedTuple):
     recipe: Recipe | None = None  # of tables
 
 
-def read_newcomer(path: Path, missing: tuple[str, ...] = ()) -> tuple[Any, tuple[Any, Any] | None]:
-    """The newcomer's data, (x, y) from an .npz file or a DataFrame from a table, and its test set if there is one."""
+def read_newcomer(path: Path, invitation: Invitation | None = None) -> tuple[Any, tuple[Any, Any] | None]:
+    """The newcomer's data, (x, y) from an .npz file or a DataFrame from a table, and its test set if there is one.
+
+    `invitation` says which texts of a table mean a missing value, and which columns are categories.
+    """
     if not path.exists():
         raise UserError(f"There is no file {path}. --data must be an .npz file with x and y, or a table.")
     if path.suffix in SUFFIXES:
-        return read_table(path, missing), None
+        options = _table_options(invitation) if invitation else None
+        return read_table(path, *((options.missing, options.categories) if options else ())), None
     return own_arrays(path, read_npz(path))
 
 
@@ -71,11 +75,20 @@ def _extended(labels: ClassNames, y: np.ndarray, new_classes: bool) -> ClassName
     return (*labels, *(value for value in np.unique(y).tolist() if value not in labels))
 
 
+def _table_options(invitation: Invitation) -> TableOptions | None:
+    """What the run says about a newcomer's table: columns that are categories at all its clients are so here, too."""
+    if invitation.table is None:
+        return None
+    common = [step.name for step in invitation.steps if step.kind == "category"]
+    categories = (*invitation.table.categories, *common)
+    return replace(invitation.table, client="", min_classes=1, categories=categories)
+
+
 def _from_table(invitation: Invitation, frame: Any, new_classes: bool, name: str) -> NewcomerData:
     """A newcomer's rows, with a recipe that is learned from its training rows."""
-    if invitation.table is None:
+    options = _table_options(invitation)
+    if options is None:
         raise UserError("The run has arrays, not tables. Give the newcomer's data as an .npz file with x and y.")
-    options = replace(invitation.table, client="", min_classes=1)
     if options.test not in frame.columns:
         options = replace(options, test="")
     table = client_table(name, name, frame, options)

@@ -30,7 +30,7 @@ def with_missing_texts(model: Model, config: Config) -> Model:
 def read_inputs(path: Path, model: Model) -> Any:
     """The inputs of a model: an array from a .npy file, or a DataFrame from a table."""
     if path.suffix in SUFFIXES:
-        return read_table(path, model.recipe.missing if model.recipe else ())
+        return read_table(path, *((model.recipe.missing, model.recipe.categories) if model.recipe else ()))
     try:
         with path.open("rb") as file:
             if file.read(6) != b"\x93NUMPY":

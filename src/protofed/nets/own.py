@@ -265,11 +265,19 @@ def _try_out(net: Net, original: nn.Module | None, shape: tuple[int, ...], clien
 
 
 def _can_be_mapped(net: Net, params: Params, x: Tensor) -> bool:
-    """Whether `vmap` can map the net over clients. It cannot if the net branches on the values of a tensor."""
+    """Whether `vmap` can map the net over clients. It cannot if the net branches on the values of a tensor.
+
+    It is tried with gradients inside and outside of `vmap`, which can map recurrent layers only with the first.
+    """
     stacked = {name: torch.stack([value, value]) for name, value in params.items() if name in net.trainable}
     fixed = {name: value for name, value in params.items() if name not in stacked}
+
+    def total(trainable: Params, x: Tensor) -> Tensor:
+        return net({**fixed, **trainable}, x)[1].sum()
+
     try:
-        vmap(grad(lambda trainable, x: net({**fixed, **trainable}, x)[1].sum()))(stacked, torch.stack([x, 2 * x]))
+        for mapped in (vmap(grad(total)), vmap(total)):
+            mapped(stacked, torch.stack([x, 2 * x]))
     except Exception:  # torch raises many types of errors here
         return False
     return True

@@ -13,7 +13,16 @@ from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import bounds_of, read_bounds
 from protofed.experiment.bounds.paper import BoundRow
 from protofed.experiment.stored import StoredRun
-from protofed.pictures.style import COLOURS, MARKS, STYLES, make_panels, open_axes, set_wrapped_title, with_column_fonts
+from protofed.pictures.style import (
+    COLOURS,
+    MARKS,
+    STYLES,
+    make_panels,
+    open_axes,
+    set_wrapped_title,
+    use_log_ticks,
+    with_column_fonts,
+)
 
 _ROUND = {"measured": "change", "bound": "bound", "bound as printed": "printed"}
 _PARTS = {
@@ -93,6 +102,7 @@ def _change_lines(axis: Axes, rows: Sequence[BoundRow], columns: dict[str, str])
             shown.append(values)
             _draw_line(axis, values, name.strip(), at)
     axis.set_yscale("symlog", linthresh=0.1)
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.axhline(0, color="black", linewidth=0.6)
 
 
@@ -102,6 +112,7 @@ def _constant_lines(axis: Axes, rows: Sequence[BoundRow]) -> None:
         if values := by_round(rows, column):
             _draw_line(axis, values, name, at, band=False)
     axis.set_yscale("log")
+    use_log_ticks(axis.yaxis)
 
 
 def _limit_lines(axis: Axes, rows: Sequence[BoundRow], limits: dict[str, str]) -> None:
@@ -115,4 +126,5 @@ def _limit_lines(axis: Axes, rows: Sequence[BoundRow], limits: dict[str, str]) -
         if shares:
             _draw_line(axis, by_round(shares, "share"), name, at)
     axis.set_yscale("symlog", linthresh=1e-3)
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.axhline(1, color="black", linewidth=0.6)

@@ -12,6 +12,7 @@ from protofed.errors import UserError
 from protofed.experiment.stored import StoredRun, load_runs
 from protofed.experiment.stored_members import members_with_data
 from protofed.measures.intervals import SettingRow, read_sweep
+from protofed.measures.question import state_with_data
 from protofed.pictures import blocks, clients, curves, maps, scatter, similarity, spiral
 from protofed.pictures.bound_curves import bound_picture
 from protofed.pictures.holdings import draw_holdings
@@ -46,7 +47,8 @@ def _partition_picture(runs: Sequence[StoredRun], options: DrawOptions) -> Figur
     if len(runs) > 1:
         raise UserError(f"--what partition draws one run; got {len(runs)} folders.")
     (run,) = runs
-    return draw_holdings(members_with_data(run.config, run.folder), f"{run.data}, {label(run.config.partition_name)}")
+    members = state_with_data(run.in_memory).members if run.in_memory else members_with_data(run.config, run.folder)
+    return draw_holdings(members, f"{run.data}, {label(run.config.partition_name)}")
 
 
 def _sweep_picture(sweeps: Sequence[list[SettingRow]], options: DrawOptions) -> Figure:

@@ -34,6 +34,8 @@ def client_accuracies(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> 
             every = [row.get(f"accuracy_{way}") for run in group for row in run.clients]
             if accuracies := [value for value in every if value is not None]:
                 by_name[name + way_suffix(way)] = group[0].method, 100 * np.array(accuracies, float)
+    if not by_name and not any(run.clients for run in runs):
+        raise UserError("None of these runs is finished, so that they have no clients.csv yet.")
     if not by_name:
         raise UserError(f"clients.csv of these runs has no accuracy by {' or '.join(ways)}. Try another --by.")
     return by_name

@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 
 from protofed.errors import UserError, did_you_mean
@@ -112,7 +113,7 @@ def _adjust(figure: Figure, title: str | None, labels: Mapping[str, str], ylim: 
         for axis in axes[1:]:
             if axis.get_title() == axes[0].get_title():
                 axis.set_title("")
-        axes[0].set_title(title)
+        axes[0].set_title(title, parse_math=True)  # the user's own words may have formulas
     if ylim is not None:
         for axis in axes:
             if axis.get_ylabel() == axes[0].get_ylabel():
@@ -151,14 +152,22 @@ def _rename(figure: Figure, axes: Sequence[Axes], name: str, label: str) -> bool
 
     for legend in (*figure.legends, *(axis.get_legend() for axis in axes)):
         for text in legend.get_texts() if legend is not None else ():
-            text.set_text(changed(text.get_text()))
+            _set_text(text, changed(text.get_text()))
     for axis in axes:
         if axis.images:
-            axis.yaxis.label.set_text(changed(axis.get_ylabel()))
+            _set_text(axis.yaxis.label, changed(axis.get_ylabel()))
         for scale in (axis.xaxis, axis.yaxis):
             if names := _tick_names(scale):
-                scale.set_ticklabels([changed(text) for text in names])
+                for text, old in zip(scale.set_ticklabels(list(map(changed, names))), names, strict=True):
+                    text.set_parse_math(text.get_text() != old)
     return found
+
+
+def _set_text(text: Text, new: str) -> None:
+    """Replace a text. What the user wrote may have formulas."""
+    if text.get_text() != new:
+        text.set_text(new)
+        text.set_parse_math(True)
 
 
 @with_column_fonts

@@ -140,5 +140,6 @@ def embeddings(runs: Sequence[StoredRun], clients: Sequence[int], classes: Seque
     """Some clients of each run side by side. The clients of a run share one projection."""
     panels = []
     for run, title in zip(runs, titles(runs), strict=True):
-        panels += project_panels(embed_clients(run, title, clients or (0, 1), classes), project_by_pca)
+        shown = clients or range(min(2, run.summary["clients"]))
+        panels += project_panels(embed_clients(run, title, shown, classes), project_by_pca)
     return _draw_scatter(panels, same_axes=len(runs) == 1)

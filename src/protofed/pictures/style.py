@@ -58,6 +58,7 @@ _COLUMN_FONTS: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
     "ps.fonttype": 42,
     "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # names of data, classes and clients may have dollar signs
 }
 
 Arguments = ParamSpec("Arguments")

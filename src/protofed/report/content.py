@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -74,7 +75,7 @@ def _group_of(run: StoredRun, groups: Groups) -> str:
 
 
 def _figures(groups: Groups) -> list[dict[str, Any]]:
-    """Per group: the mean of each figure over seeds, and its difference from the first group."""
+    """Per group: the number of finished seeds, the mean of each figure over them, and its difference from the first."""
     rows = figure_rows(groups)
     table = []
     for row in rows:
@@ -87,7 +88,8 @@ def _figures(groups: Groups) -> list[dict[str, Any]]:
                 "gap": gap and gap.mean,
                 "gap_half": gap and gap.half,
             }
-        table.append({"group": row.setting, "figures": figures})
+        seeds = {seed for values in row.figures.values() for seed in values}
+        table.append({"group": row.setting, "seeds": len(seeds), "figures": figures})
     return table
 
 
@@ -156,6 +158,7 @@ def _run(run: StoredRun, group: str, whole: bool) -> dict[str, Any]:
         "name": f"{group}, seed {run.seed}",
         "group": group,
         "folder": str(run.folder),
+        "quoted": shlex.quote(str(run.folder)),
         "method": run.method,
         "state": run.state,
         "done": len(run.rounds),

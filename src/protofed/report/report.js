@@ -192,7 +192,7 @@ function figureTable() {
   table.append(element("thead", {}, head));
   const body = element("tbody");
   data.figures.forEach((row, i) => {
-    const line = element("tr", {}, element("th", { scope: "row", class: "text" }, row.group), element("td", {}, String(data.groups[i].seeds.length)));
+    const line = element("tr", {}, element("th", { scope: "row", class: "text" }, row.group), element("td", {}, String(row.seeds)));
     for (const name of names) {
       const figure = row.figures[name] ?? {}, sure = figure.gap_half !== null && figure.gap_half !== undefined && Math.abs(figure.gap) > figure.gap_half;
       line.append(element("td", {}, text(figure.mean, figure.half)));
@@ -457,16 +457,16 @@ function rejectedSection(run) {
     element("div", { class: "controls" }, csvButton("rejected", ["round", "client", "reason"], () => run.rejected)));
 }
 function commands(run) {
-  const folder = /\s/.test(run.folder) ? `'${run.folder}'` : run.folder, measures = ["confusion", run.similarity ? "similarity" : null].filter(Boolean).join(",");
-  return [`protofed run experiment.toml --out again      # the experiment file below; the same seed gives the same figures`, `protofed compare ${data.runs.map((other) => (/\s/.test(other.folder) ? `'${other.folder}'` : other.folder)).slice(0, 6).join(" ")}`,
-    `protofed measure ${folder} --what ${measures}`, `protofed draw ${folder} --what curves --out curves.pdf`].join("\n");
+  const measures = ["confusion", run.similarity ? "similarity" : null].filter(Boolean).join(",");
+  return [`protofed run experiment.toml --out again      # the experiment file below; the same seed gives the same figures`, `protofed compare ${data.runs.map((other) => other.quoted).slice(0, 6).join(" ")}`,
+    `protofed measure ${run.quoted} --what ${measures}`, `protofed draw ${run.quoted} --what curves --out curves.pdf`].join("\n");
 }
 function runSections() {
   const run = data.runs[Math.min(chosen.run, data.runs.length - 1)], host = [];
   const absent = (name, title) => (run.absent[name] ? section(name, title, `Not shown: ${run.absent[name]}`) : null);
   host.push(run.clients.length ? section("clients", "Clients", "One dot per client: its accuracy by head on its own test set.", stripPlot(run), ...clientTable(run)) : null);
   host.push(holdingsSection(run) ?? absent("holdings", "Who holds what"), mapSection(run) ?? absent("map", "Prototypes and embeddings"));
-  const cosine = (a, b, found) => `${a} and ${b}: cosine ${found.toFixed(2)}`, pairs = (a, b, found) => `true class ${a}, predicted ${b}: ${quantity(found, "example")}`;
+  const cosine = (a, b, found) => `${a} and ${b}: ${found === null ? "not both have a prototype" : `cosine ${found.toFixed(2)}`}`, pairs = (a, b, found) => `true class ${a}, predicted ${b}: ${quantity(found, "example")}`;
   host.push(squareSection("similarity", "Similarity of prototypes", run.similarity, cosine, (found) => found) ?? absent("similarity", "Similarity of prototypes"));
   host.push(squareSection("confusion", "Confusion", run.confusion, pairs, (found, most) => (found ? 0.12 + 0.88 * (found / most) : 0)) ?? absent("confusion", "Confusion"));
   host.push(attentionSection(run));

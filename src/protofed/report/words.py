@@ -19,7 +19,7 @@ WAY_NAMES = {
 _FEW_TESTS = 50
 """With fewer test examples per client than this, the accuracy of single clients is uncertain by 10 points or more."""
 _STILL_RISING = 0.01
-"""A mean accuracy that rose by more than this over the last fifth of the rounds is still rising."""
+"""A mean accuracy that rose by more than this after the first four fifths of the rounds is still rising."""
 
 _COMPARED = {
     "own classes": "by head among the client's classes",
@@ -178,10 +178,10 @@ def _about_one_run(run: StoredRun) -> list[str]:
     if has_diverged(run.summary):
         notes.append(f"{name}: the loss is not finite; the run has diverged.")
     tested = [(row["round"], row["accuracy_head"]) for row in run.rounds if row.get("accuracy_head") is not None]
-    early = [value for at, value in tested if at <= 0.8 * len(run.rounds)]
-    if early and tested[-1][1] - early[-1] > _STILL_RISING:
-        gain = 100 * (tested[-1][1] - early[-1])
-        notes.append(f"{name}: accuracy still rose by {gain:.1f} points over the last fifth of the rounds.")
+    early = [(at, value) for at, value in tested if at <= 0.8 * len(run.rounds)]
+    if early and (gain := tested[-1][1] - early[-1][1]) > _STILL_RISING:
+        since = f"from round {early[-1][0]} to round {tested[-1][0]}"
+        notes.append(f"{name}: accuracy still rose by {100 * gain:.1f} points {since}.")
     return notes
 
 

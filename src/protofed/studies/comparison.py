@@ -98,8 +98,10 @@ def compare(*runs: str | Path | Result | Sweep) -> Comparison:
 
 
 def partition_hash(run: StoredRun) -> str | None:
-    """The hash of a run's partition; None if it has no folder."""
-    return (Folder(run.folder).partition() or {}).get("sha256") if run.folder.is_dir() else None
+    """The hash of a run's partition; None if it has neither a folder nor its data in memory."""
+    if run.folder.is_dir():
+        return (Folder(run.folder).partition() or {}).get("sha256")
+    return run.in_memory.state.members.describe()["sha256"] if run.in_memory else None
 
 
 def _setting_row(name: str, runs: Sequence[StoredRun]) -> SettingRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,15 +64,18 @@ def grid_settings(words: Sequence[str]) -> list[tuple[str, ...]]:
         if key in choices:
             raise UserError(f"--grid {word}: {key} is given twice. Give all its values at once, separated by commas.")
         choices[key] = [f"{key}={value}" for value in _split_values(values)]
+        if not choices[key]:
+            raise UserError(f"--grid {word}: there are no values. Give some, for example --grid method.pull=0,1,2")
     return list(product(*choices.values()))
 
 
 def _split_values(values: str) -> list[str]:
     """The values between commas. A comma in brackets or quotes does not separate values."""
-    parts, depth, quote = [""], 0, ""
+    parts, depth, quote, escaped = [""], 0, "", False
     for letter in values:
         if quote:
-            quote = "" if letter == quote else quote
+            quote = "" if letter == quote and not escaped else quote
+            escaped = letter == "\\" and quote == '"' and not escaped
         elif letter in "\"'":
             quote = letter
         else:
@@ -88,7 +91,16 @@ def grid_words(grid: Mapping[str, Sequence[Any]] | Sequence[str]) -> list[str]:
     """The words of a grid that was given in Python as values by key."""
     if not isinstance(grid, Mapping):
         return list(grid)
-    return [f"{key}={','.join(map(_plain_value, values))}" for key, values in grid.items()]
+    for key, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise UserError(f'grid: the values of {key} must be a list, for example {{"{key}": [{values!r}]}}.')
+    return [f"{key}={','.join(map(_grid_value, values))}" for key, values in grid.items()]
+
+
+def _grid_value(value: Any) -> str:
+    """A value among others: in quotes if it would otherwise be taken for several."""
+    plain = _plain_value(value)
+    return plain if _split_values(f"{plain},0") == [plain, "0"] else toml_value(value)
 
 
 def _plain_value(value: Any) -> str:

@@ -22,7 +22,7 @@ from protofed.experiment.results import Result
 from protofed.experiment.run import run
 from protofed.experiment.stored import has_diverged
 from protofed.experiment.wording import quantity
-from protofed.measures.intervals import Interval, SettingRow, figures_of, settings_as_json
+from protofed.measures.intervals import SettingRow, figures_of, settings_as_json
 from protofed.measures.question import state_with_data
 from protofed.prototypes import Prototypes
 from protofed.studies.comparison import settings_table
@@ -172,7 +172,10 @@ def check_stored_run(out: Path, config: Config) -> Config:
 
 
 def _prototype_distance(result: Result) -> float | None:
-    """FedProto's Fig. 4: the distance of a client's class mean to the global prototype, averaged over all of them."""
+    """FedProto's Fig. 4: the distance of a client's class mean to the global prototype, averaged over all of them.
+
+    None if the run has no such prototypes, or if a client's model has diverged.
+    """
     shared = result.prototypes
     if shared is None or shared.mean.shape[1] != 1 or not result.summary["accuracy"]["prototype"]:
         return None
@@ -183,7 +186,7 @@ def _prototype_distance(result: Result) -> float | None:
         both = (local.support[:, 0] > 0) & (shared.support[:, 0] > 0)
         parts.append((local.mean[both, 0] - shared.mean[both, 0]).norm(dim=-1))
     distances = torch.cat(parts)
-    return float(distances.mean()) if len(distances) else None
+    return float(distances.mean()) if len(distances) and distances.isfinite().all() else None
 
 
 def run_all(
@@ -237,5 +240,5 @@ def stored_distance(out: Path) -> float | None:
 
 def best_setting(rows: Sequence[SettingRow]) -> SettingRow | None:
     """The setting with the highest mean accuracy on validation sets; None if the runs have none."""
-    with_validation = [row for row in rows if row.interval("validation")]
-    return max(with_validation, key=lambda row: row.interval("validation") or Interval(0, None, 0), default=None)
+    with_validation = [row for row in rows if row.figures.get("validation")]
+    return max(with_validation, key=lambda row: row.mean("validation"), default=None)

@@ -26,6 +26,7 @@ PUBLISHED_FORMATS: dict[str, Published] = {
         "202,599 images, 1.4 GB (img_align_celeba.zip)",
         "folder with img_align_celeba/, identity_CelebA.txt and list_attr_celeba.txt, or LEAF's data folder",
         celeba,
+        any_size=True,
     ),
     "cifar10": Published(
         "32x32x3 photographs of 10 classes.",
@@ -52,6 +53,7 @@ PUBLISHED_FORMATS: dict[str, Published] = {
         "586,575 images (cleaned version), 17.5 GB",
         "folder with clipart/, infograph/, ... and the lists clipart_train.txt, clipart_test.txt, ...",
         domainnet,
+        any_size=True,
     ),
     "emnist": Published(
         "28x28 handwritten characters in six splits; in the .mat files a writer is a client.",
@@ -76,6 +78,7 @@ PUBLISHED_FORMATS: dict[str, Published] = {
         "any",
         "folder with class/image.png or domain/class/image.png",
         image_folder,
+        any_size=True,
     ),
     "leaf": Published(
         "JSON files of LEAF or FedProx, such as FedProx's MNIST and synthetic data; a user is a client.",

@@ -13,6 +13,8 @@ from protofed.errors import UserError, did_you_mean
 
 _LEAST = 5
 """Celebrities with fewer images are left out, as in LEAF."""
+_LEAF_TARGET = "Smiling"
+"""The attribute of the labels in LEAF's files."""
 _FACE_SIDE = 84
 """The size of LEAF's images."""
 
@@ -25,6 +27,11 @@ def celeba(folder: Path, options: ConvertOptions) -> Arrays:
     """
     root = folder / "data" if (folder / "data").is_dir() else folder
     if (root / "train").is_dir():
+        if options.target != _LEAF_TARGET:
+            raise UserError(
+                f"--target: got {options.target}, but LEAF's files have the labels of {_LEAF_TARGET} alone. Leave it "
+                "out, or give the folder with identity_CelebA.txt and list_attr_celeba.txt."
+            )
         parts = {end: _leaf_rows(root / part) for part, end in (("train", ""), ("test", "_test"))}
     else:
         parts = {"": _list_rows(folder, options.target)}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from protofed.data.bit_depth import require_bytes
 from protofed.data.npz_files import Stream, write_npz
 from protofed.errors import UserError
 
@@ -44,6 +45,8 @@ class Published:
     read: Callable[[Path, ConvertOptions], Arrays]
     named: bool = False
     """Whether `data.name` has the name of the dataset; otherwise the npz file is read with data.name=npz."""
+    any_size: bool = False
+    """Whether the images can have any size; otherwise the format says it."""
 
     def as_json(self) -> dict[str, str]:
         """What `protofed data info --json` shows."""
@@ -79,6 +82,8 @@ def write_converted(name: str, published: Published, source: Path, out: Path, op
         raise UserError(f"--out: got {out.name}; its name must end in .npz.")
     if published.named and out.name != f"{name}.npz":
         raise UserError(f"--out: got {out.name}, but data.name={name} reads a file with the name {name}.npz. Use that.")
+    if options.side and not published.any_size:
+        raise UserError(f"--size: got {options.side}, but {name} has inputs of one size only. Leave it out.")
     if not source.exists():
         raise UserError(f"There is no {source}. FROM must be a {published.layout}.")
     arrays = published.read(source, options)
@@ -143,6 +148,7 @@ def _read_images(paths: Sequence[Path], side: int, say: Callable[[str], None], l
         for path in paths[start : start + _IMAGES_AT_ONCE]:
             try:
                 with Image.open(path) as picture:
+                    require_bytes(picture, str(path))
                     colours = picture.convert("RGB")
                     same = colours.size == (side, side)
                     pictures.append(

@@ -62,19 +62,27 @@ def read_frames(root: str, options: TableOptions) -> dict[str, tuple[str, Any]]:
         files = tables_in(path)
         if not files:
             raise UserError(f"{path} has no tables ({', '.join(SUFFIXES)}). Set data.root to the folder that has them.")
-        return {name: (file.name, read_table(file, options.missing)) for name, file in files.items()}
+        return {
+            name: (file.name, read_table(file, options.missing, options.categories)) for name, file in files.items()
+        }
     if not options.client:
         raise UserError(
             f"data.client: {path} is one table, so a column must say which client each row belongs to. Give the name "
             "of that column, or set data.root to a folder with one table per client."
         )
-    frame = read_table(path, options.missing)
+    frame = read_table(path, options.missing, (*options.categories, options.client))
     names = texts_of(_named_column(frame, "data.client", options.client, path.name))
     if missing := int(frame[options.client].isna().sum()):
         raise UserError(f'{path.name}: {missing:,} rows have no value in the column "{options.client}". Fill them in.')
     frame = frame.drop(columns=options.client)
     groups = frame.groupby(names, sort=True)
-    return {name: (f"{path.name}, client {name}", part.dropna(axis=1, how="all")) for name, part in groups}
+    return {name: (f"{path.name}, client {name}", _own_columns(part, options)) for name, part in groups}
+
+
+def _own_columns(frame: Any, options: TableOptions) -> Any:
+    """A client's rows of a table without the columns in which they have no value; target and test column stay."""
+    is_named = frame.columns.isin((options.target, options.test))
+    return frame.loc[:, is_named | frame.notna().any().to_numpy()]
 
 
 def client_tables(frames: Mapping[str, tuple[str, Any]], options: TableOptions) -> list[ClientTable]:
@@ -93,7 +101,7 @@ def client_tables(frames: Mapping[str, tuple[str, Any]], options: TableOptions) 
 
 def read_client_table(path: Path, options: TableOptions) -> ClientTable:
     """The rows of one client from its file. Its name is that of the file."""
-    return client_table(path.stem, path.name, read_table(path, options.missing), options)
+    return client_table(path.stem, path.name, read_table(path, options.missing, options.categories), options)
 
 
 def client_table(name: str, origin: str, frame: Any, options: TableOptions) -> ClientTable:

@@ -15,7 +15,7 @@ from protofed.errors import UserError
 ColumnKind = Literal["number", "category"]
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([ T].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?")
 _CHECKED = 1000
@@ -95,11 +95,11 @@ def _check_text(texts: Sequence[str], where: str, is_declared: bool) -> None:
     stripped = [text.strip() for text in texts]
     if all(map(_DATE.fullmatch, stripped)):
         raise UserError(f'{where} has dates, like "{stripped[0]}". {_INSTEAD_OF_DATES}')
-    plain = [bool(_NUMBER.fullmatch(text)) for text in stripped]
+    plain = [bool(NUMBER.fullmatch(text)) for text in stripped]
     thousands, commas = ([text for text in stripped if form.fullmatch(text)] for form in (_THOUSANDS, _COMMA))
     if commas and len(commas) > len(thousands) and len(commas) + sum(plain) == len(stripped):
         raise UserError(f'{where} has numbers with a decimal comma, like "{commas[0]}". Write a point instead.')
-    forms = (_NUMBER, _THOUSANDS, _COMMA)
+    forms = (NUMBER, _THOUSANDS, _COMMA)
     if thousands and all(any(form.fullmatch(text) for form in forms) for text in stripped):
         raise UserError(
             f'{where} has numbers with thousands separators, like "{thousands[0]}". Write them without, and with a '

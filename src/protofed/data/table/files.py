@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ _FORMATS = {
     b"\x1f\x8b": "a gzip",
 }
 """How files of other formats begin."""
+_WHOLE = re.compile(r"^([-+]?\d+)\.0+$")
 
 
 def require_pandas() -> Any:
@@ -44,8 +47,12 @@ def tables_in(folder: Path) -> dict[str, Path]:
     return {file.stem: file for file in files}
 
 
-def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
-    """The DataFrame in a file. `missing` are further texts that mean a missing value in a CSV file."""
+def read_table(path: Path, missing: Sequence[str] = (), texts: Sequence[str] = ()) -> Any:
+    """The DataFrame in a file. `missing` are further texts that mean a missing value in a CSV file.
+
+    `texts`: columns of a CSV file that are read as texts, also if they look like numbers, so that what a cell means
+    does not depend on the other rows of the file. A whole number is written without a point, as in "1" for "1.0".
+    """
     pandas = require_pandas()
     if not path.is_file():
         raise UserError(f"There is no file {path}. Give a table: {', '.join(SUFFIXES)}.")
@@ -57,7 +64,7 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
         if not start:
             raise UserError(f"{path} is empty. Give a table with a header and rows.")
         is_text = path.suffix in (".csv", ".tsv")
-        frame = _read_csv(pandas, path, start, missing) if is_text else _read_arrow(path, start)
+        frame = _read_csv(pandas, path, start, missing, texts) if is_text else _read_arrow(path, start)
     except PermissionError as problem:
         raise UserError(f"{path} cannot be read: you have no permission. Make it readable.") from problem
     if not len(frame):
@@ -65,21 +72,31 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
     return frame
 
 
-def _read_csv(pandas: Any, path: Path, start: bytes, missing: Sequence[str]) -> Any:
-    """The DataFrame in a text file. The separator is the one that its header has most often."""
+def _read_csv(pandas: Any, path: Path, start: bytes, missing: Sequence[str], texts: Sequence[str]) -> Any:
+    """The DataFrame in a text file. The separator is the one that its header has most often outside of quotes."""
     for magic, format in _FORMATS.items():
         if start.startswith(magic):
             raise UserError(f"{path} is {format} file, not text. Save it as CSV, or give it the right ending.")
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise UserError(f"{path} is UTF-16 text. Save it as UTF-8.")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
-        separator = max(",;\t|", key=header.count)
-        _check_names(path, next(csv.reader([header], delimiter=separator), []))
-        frame = pandas.read_csv(
-            path, sep=separator, encoding="utf-8-sig", na_values=list(missing), skipinitialspace=True
-        )
+        separator = max(",;\t|", key=lambda separator: len(_header_names(path, separator)))
+        names = _header_names(path, separator)
+        _check_names(path, names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)  # cells without a column
+            frame = pandas.read_csv(
+                path,
+                sep=separator,
+                encoding="utf-8-sig",
+                na_values=list(missing),
+                skipinitialspace=True,
+                index_col=False,  # the first column is never taken for the names of the rows
+                dtype={name: object for name in names if name.strip() in texts},
+                low_memory=False,  # otherwise each part of a large file has types of its own
+            )
+    except pandas.errors.ParserWarning as problem:
+        raise UserError(f"{path}: its rows have more cells than its header has names. Name every column.") from problem
     except UnicodeDecodeError as problem:
         raise UserError(
             f"{path} is not UTF-8 text: byte 0x{problem.object[problem.start]:02x} at position {problem.start} "
@@ -87,9 +104,16 @@ def _read_csv(pandas: Any, path: Path, start: bytes, missing: Sequence[str]) -> 
         ) from problem
     except (ValueError, csv.Error) as problem:  # pandas' parser errors are ValueErrors
         raise UserError(f"{path} cannot be read as CSV: {str(problem).strip()}. Correct that line.") from problem
-    if not isinstance(frame.index, pandas.RangeIndex):
-        raise UserError(f"{path}: its rows have more cells than its header has names. Name every column.")
-    return frame.rename(columns=lambda name: str(name).strip())
+    frame = frame.rename(columns=lambda name: str(name).strip())
+    for name in frame.columns.intersection(texts):
+        frame[name] = frame[name].map(lambda text: _WHOLE.sub(r"\1", text), na_action="ignore")
+    return frame
+
+
+def _header_names(path: Path, separator: str) -> list[str]:
+    """The names in the first line of a text file that is not empty."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return next((cells for cells in csv.reader(file, delimiter=separator, skipinitialspace=True) if cells), [])
 
 
 def _read_arrow(path: Path, start: bytes) -> Any:

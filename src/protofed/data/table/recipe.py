@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from protofed.data.table.columns import ColumnKind, check_cells
+from protofed.data.table.columns import NUMBER, ColumnKind, check_cells
 from protofed.data.table.files import require_pandas
 from protofed.errors import UserError, did_you_mean
 
@@ -21,6 +21,8 @@ Scaling = Literal["client", "federated"] | dict[str, tuple[float, float]]
 """How numbers are scaled: by a client's own training rows, by all clients', or by a mean and deviation per column."""
 RARE = 3
 """A category with fewer training rows than this shares the input `other` with unknown categories."""
+_EXACT = 16
+"""Numbers of fewer characters are stored exactly as floats if they are whole."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Recipe:
     def inputs(self) -> list[str]:
         """The names of all inputs of the net, in order."""
         return [name for step in self.steps for name in step.inputs()]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The names of the columns that are categories."""
+        return tuple(step.name for step in self.steps if step.kind == "category")
 
     def json(self) -> dict[str, Any]:
         """The recipe for a JSON file; it has the texts that mean a missing value only if there are any."""
@@ -234,5 +241,23 @@ def _text(value: Any) -> str:
 
 
 def _positions(texts: np.ndarray, values: Sequence[str]) -> np.ndarray:
-    """The position of each text [n] in the values; -1 for another one."""
-    return np.asarray(require_pandas().Index(list(values), dtype=object).get_indexer(texts))
+    """The position of each text [n] in the values; -1 for another one.
+
+    A text that is not among them is compared as a number or as true or false, because a file whose column has nothing
+    else was read as such: 1 is 1.0 and 01, and TRUE is True.
+
+    >>> _positions(np.array(["01", "1.0", "TRUE", "x"], dtype=object), ["1", "01", "True"]).tolist()
+    [1, 0, 2, -1]
+    """
+    codes, different = require_pandas().factorize(texts)
+    exact = {value: number for number, value in enumerate(values)}
+    alike = {_in_one_writing(value): number for number, value in reversed(list(enumerate(values)))}
+    found = [exact.get(text, alike.get(_in_one_writing(text), -1)) for text in different]
+    return np.asarray(np.array(found, dtype=np.int64)[codes])
+
+
+def _in_one_writing(text: str) -> str:
+    """A number in one way of writing it, and the same for true and false; other texts as they are."""
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    return _text(float(text)) if NUMBER.fullmatch(text.strip()) and len(text) < _EXACT else text

@@ -19,9 +19,11 @@ from protofed.methods import METHODS
 from protofed.methods.fednh import FedNH
 from protofed.methods.fedproto import FedProto
 from protofed.methods.mpfedcl import MpFedCL
+from protofed.plugins import label
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
+    from protofed.experiment.folder import Folder
     from protofed.experiment.members import Members
     from protofed.experiment.results import RoundRow
     from protofed.experiment.runner import Runner
@@ -39,6 +41,15 @@ METHODS_WITH_BOUNDS = [name for name, kind in METHODS.items() if kind in _BOUNDS
 def bounds_of(method: AnyMethod) -> PaperBounds[Any] | None:
     """The bounds of the method's paper; None if no paper proves any for it."""
     return next((bounds for kind, bounds in _BOUNDS_BY_METHOD.items() if isinstance(method, kind)), None)
+
+
+def why_not_monitored(config: Config, folder: Folder | None) -> str:
+    """Why a run with `run.monitor` is not monitored; "" if it is."""
+    if not bounds_of(config.method):
+        return f"no paper proves a bound for {label(config.method_name)}, so nothing is monitored"
+    if config.privacy.is_on and config.privacy.encoder != "none":
+        return f"no bound holds for training with privacy.encoder = {config.privacy.encoder}, so nothing is monitored"
+    return "" if folder else "without a run folder (out) there is no bounds.jsonl to write"
 
 
 def read_bounds(folder: Path) -> list[BoundRow]:
@@ -77,7 +88,7 @@ class BoundsMonitor(Watcher):
         self.before = self._moment() if next_round % self.every == 0 else None
 
     def _rows(self, row: Mapping[str, Any], before: Moment, after: Moment) -> list[BoundRow]:
-        config, members = self.runner.config, self.runner.members
+        config, members = self.runner.config, self.runner.safeguards.members  # attackers with the data they train on
         slow = row.get("slow", {})
         work = {client: slow.get(str(client), config.train.work) for client in row["clients"]}
         number = row["round"] - 1

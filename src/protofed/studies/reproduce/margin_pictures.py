@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from protofed.experiment.folder import Folder
 from protofed.pictures.bands import BandPanel, draw_bands
-from protofed.pictures.style import COLOURS, open_axes
+from protofed.pictures.style import COLOURS, open_axes, use_log_ticks
 from protofed.studies.plan import SweepRun
 from protofed.studies.reproduce.measured import client_weights, measured_rounds
 
@@ -70,6 +70,7 @@ def draw_client_weights(jobs: Sequence[SweepRun]) -> Figure:
         weights = np.concatenate([client_weights(run.out) for run in runs])
         axis.hist(weights, np.linspace(0, 1, 101).tolist(), density=True, histtype="step", color=colour, label=name)
     axis.set(xlabel="weight of a client", ylabel="density", yscale="log")
+    use_log_ticks(axis.yaxis)
     axis.legend(frameon=False, fontsize=8)
     open_axes(axis)
     picture.tight_layout()
