@@ -50,7 +50,7 @@ def test_a_frozen_encoder_turns_the_data_into_features_once(command, tmp_path, m
     code, out, _ = command("run", *words, "--out", "b")
     assert code == 0
     assert "digits (features of e.safetensors)" in out
-    (kept,) = (tmp_path / "cache").iterdir()
+    (kept,) = (tmp_path / "cache").glob("*.npy")
     features = np.load(kept)
     assert features.shape == (1797, 50)
     model = protofed.Result.load(tmp_path / "a").state.model(0)
