@@ -25,6 +25,7 @@ from protofed.engines.stacked import Stacked
 from protofed.errors import UserError
 from protofed.experiment.config import Config, ConfigError
 from protofed.experiment.folder import Folder
+from protofed.experiment.forecast import _steps as steps_of
 from protofed.experiment.held_uploads import HeldUploads, StoredUpload
 from protofed.experiment.members import Members
 from protofed.experiment.roster import clients_to_test
@@ -364,7 +365,6 @@ def test_a_plan_counts_what_the_run_does(capsys):
     ("changes", "steps"),
     [(["train.steps=30"], 6 * 30), (["train.batch=1000", "train.drop_last=true", "train.epochs=2"], 6 * 2)],
 )
-def test_a_plan_counts_the_steps_that_clients_take(changes, steps, capsys):
-    words = ["data.clients=6", "run.rounds=1", "net.hidden=[4]", "engine.workers=1", *changes]
-    app(["plan", *(part for word in words for part in ("--set", word)), "--json"], standalone_mode=False)
-    assert json.loads(capsys.readouterr().out)["steps_per_round"] == pytest.approx(steps)
+def test_a_plan_counts_the_steps_that_clients_take(changes, steps):
+    experiment = Config.load(None, ["data.clients=6", *changes])
+    assert steps_of(experiment.train, Members.of(experiment), range(6)) == pytest.approx(steps)
