@@ -278,6 +278,7 @@ def test_a_dense_encoder_of_images_is_normalised_as_it_is_told(tmp_path):
     torch.testing.assert_close(encode_dataset(spots(), section).test.x, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_exported_onnx_file_gives_the_embeddings_of_the_exported_model(command, tmp_path):  # noqa: F811
     command("run", "--quiet", "--set", "run.rounds=2", "--set", "data.clients=3", "--out", "a")
     features = []
