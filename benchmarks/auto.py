@@ -21,6 +21,7 @@ from protofed.experiment.run import resolve_engine
 CASES: dict[str, dict[str, Any]] = {
     "mnist, cnn, batch 8": {"data": "mnist", "net": "cnn", "batch": 8, "shots": 40},
     "mnist, mlp, batch 32": {"data": "mnist", "net": "mlp", "batch": 32, "shots": 64},
+    "mnist, mlp_mpfedcl, batch 32": {"data": "mnist", "net": "mlp_mpfedcl", "batch": 32, "shots": 64},
     "cifar10, cnn_fednh, batch 64": {"data": "cifar10", "net": "cnn_fednh", "batch": 64, "shots": 13},
     "cifar10, resnet18, batch 32": {"data": "cifar10", "net": "resnet18", "batch": 32, "shots": 4},
 }

@@ -437,6 +437,8 @@ def test_no_worker_outlives_its_parent(how):
     [
         ((1, 28, 28), {"net": {"name": "cnn"}, "train": {"batch": 8}}, "stacked"),
         ((64,), {"net": {"name": "mlp"}, "train": {"batch": 32}}, "stacked"),
+        ((784,), {"net": {"name": "mlp", "hidden": [128], "dim": 64}, "train": {"batch": 32}}, "stacked"),
+        ((784,), {"net": {"name": "mlp", "hidden": [256], "dim": 128}, "train": {"batch": 32}}, "loop"),
         ((3, 32, 32), {"net": {"name": "cnn_fednh"}, "train": {"batch": 64}}, "loop"),
         ((3, 32, 32), {"net": {"name": "resnet18", "norm": "group"}, "train": {"batch": 32}}, "loop"),
         ((3, 32, 32), {"net": {"name": "convnet", "norm": "batch", "channels": [2]}, "train": {"batch": 2}}, "loop"),

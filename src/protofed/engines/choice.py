@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _STACKABLE_STEP = 50e6
 """Multiplications per step below which calling torch costs as much as computing, so that stacking pays off."""
+_STACKABLE_WEIGHTS = 150_000
+"""Weights of a net above which a stack of ten, its gradients and momentum leave the processor's cache at every step."""
 ENGINES = {"loop": Loop, "stacked": Stacked}
 """The engines by name. `experiment.sections.EngineSection` and `choose_engine` list the names for type checks."""
 _MOST_PER_CORE = 8
@@ -41,6 +44,9 @@ def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tu
     if step > _STACKABLE_STEP:
         size = f"{step / 1e6:,.0f} million multiplications per step"
         return "loop", f"the nets are large ({size}), so training them together is not faster"
+    weights = max(sum(map(math.prod, net.shapes.values())) for net in nets)
+    if weights > _STACKABLE_WEIGHTS:
+        return "loop", f"the nets have many weights ({weights:,}), so training them together is not faster"
     size = f"{step / 1e6:,.1f} million multiplications per step"
     return "stacked", f"the nets are small ({size}), so training them together is faster"
 
