@@ -355,7 +355,7 @@ def test_a_plan_counts_what_the_run_does(capsys):
     assert 4 * weights <= plan["state_bytes"] <= 4 * weights + 1500  # with the names
     parts = [plan[key][1] for key in ("start", "first_rounds", "end")] + [22 * plan["round"][1], 3 * plan["test"][1]]
     assert plan["total"]["cpu"] == pytest.approx(sum(parts))
-    app(["plan", *words], standalone_mode=False)
+    app(["plan", *words, "--clients", "1000000"], standalone_mode=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("30 rounds of 3 of 12 clients, 3 tests of 12 clients: about ")
     assert lines[-1].startswith("With 1,000,000 clients, 3 per round: about ")

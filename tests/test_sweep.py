@@ -24,7 +24,7 @@ from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.run import run as run_experiment
 from protofed.experiment.stored import StoredRun
-from protofed.measures.intervals import Interval, SettingRow, paired
+from protofed.measures.intervals import Interval, SettingRow, best_row, paired, read_sweep
 from protofed.pictures.style import write_picture
 from protofed.pictures.sweep_plot import draw_sweep
 from protofed.studies import plan, sweep
@@ -179,6 +179,45 @@ def test_what_is_wrong_with_one_run_is_said_at_once(command, tmp_path):  # noqa:
     assert code == 2
     assert f"{taken.path} is in use by another run." in err
     assert not (tmp_path / "s" / "method.pull=2" / "seed-0" / "result.json").exists()
+
+
+def test_a_setting_that_diverges_does_not_stop_the_others(command, tmp_path):  # noqa: F811
+    out = tmp_path / "s"
+    sets = [f"--set={word}" for word in ("data.clients=3", "run.rounds=3", "method.name=fedavg", "eval.validation=0.2")]
+    words = ["sweep", "--grid", "train.lr=0.1,1e30", "--seeds", "2", *sets, "--out", str(out)]
+    for _ in range(2):  # the same command again says the same
+        code, text, _ = command(*words)
+        said = " ".join(text.split())
+        assert code == 0
+        assert "train.lr=1e30 (2 of 2 runs stopped)" in said
+        assert "Stopped, and in none of the figures: train.lr=1e30, seed 1. Round 1: all 3 uploads were reject" in said
+        assert "Try a smaller train.lr (it is 1e+30)" in said
+        assert "Best on the validation sets: train.lr=0.1." in said
+        assert "--resume" not in said  # a run with fewer rounds would be one of another sweep
+    good, bad = json.loads((out / "sweep.json").read_text())
+    assert good["stopped"] == {}
+    assert set(good["figures"]["by head"]["seeds"]) == {"0", "1"}
+    assert set(bad["stopped"]) == {"0", "1"}
+    assert bad["figures"] == {}
+    assert [set(row.stopped) for row in read_sweep(out)] == [set(), {0, 1}]
+
+
+def test_a_sweep_in_which_all_runs_stop_is_an_error(command, tmp_path):  # noqa: F811
+    sets = [f"--set={word}" for word in ("data.clients=3", "run.rounds=3", "method.name=fedavg")]
+    words = ["sweep", "--grid", "train.lr=1e29,1e30", "--seeds", "1", *sets, "--out", str(tmp_path / "s")]
+    code, _, err = command(*words)
+    assert code == 1
+    assert "All runs of the sweep have stopped. train.lr=1e29: Round 1: all 3 uploads were rejected" in err
+
+
+def test_a_setting_with_a_stopped_run_is_not_the_best():
+    """Its mean is that of the seeds that went well."""
+    lucky = SettingRow("a.b=1", {"validation": {0: 0.9, 1: 0.91}}, stopped={2: "Round 3: ..."})
+    plain = SettingRow("a.b=2", {"validation": {0: 0.5, 1: 0.51, 2: 0.52}})
+    assert sweep.best_setting([lucky, plain]) is plain
+    assert best_row([lucky, plain], "validation") is None
+    assert best_row([lucky._replace(stopped={}), plain], "validation").setting == "a.b=1"
+    assert settings_table([lucky, plain]).rows[0][0] == "a.b=1 (1 of 3 runs stopped)"
 
 
 def stored(method: str, seed: int, share: float, *words: str) -> StoredRun:

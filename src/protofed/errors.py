@@ -18,9 +18,13 @@ class UserError(Exception):
 
 
 class StoppedRunError(UserError):
-    """A run that cannot go on. What it has written is intact."""
+    """A run that cannot go on. What it has written is intact. `reason` is the message without what to do next."""
 
     exit_code = 1
+
+    def __init__(self, reason: str, next_step: str = "") -> None:
+        super().__init__(f"{reason} {next_step}".strip())
+        self.reason = reason
 
 
 class ConfigError(UserError):

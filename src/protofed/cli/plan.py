@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 from protofed.cli.arguments import AsJson, ExperimentFile, Sets, TrustCode, option
 
@@ -16,8 +16,8 @@ def plan_command(
     file: ExperimentFile = None,
     sets: Sets = None,
     clients: Annotated[
-        int, option("--clients", min=1, help="Also say what the run would take with this number of clients.")
-    ] = 1_000_000,
+        Optional[int], option("--clients", min=1, help="Also say what the run would take with this number of clients.")
+    ] = None,
     as_json: AsJson = False,
     trust_code: TrustCode = False,
 ) -> None:
@@ -38,7 +38,7 @@ def plan_command(
         print(json.dumps({**asdict(found), "total": found.total._asdict()}, indent=2))
         return
     print("\n".join(plan_lines(found)))
-    if clients != found.clients:
+    if clients:
         print(f"With {clients:,} clients, {found.per_round:,} per round: {_needs(found.with_clients(clients))}.")
 
 

@@ -48,10 +48,10 @@ class RunProgress:
             return
         self.ended, self.last_line = self.ended + 1, time.perf_counter()
         left = (time.perf_counter() - self.began) / self.ended * (self.to_do - self.ended)
-        accuracy = percent(result["accuracy"]["head"])
+        how = "stopped" if "stopped" in result else f"{percent(result['accuracy']['head'])} by head"
         say(
             self.console,
-            f"{self.ended}/{self.to_do}  {job.setting}, seed {job.seed}: {accuracy} by head  left {duration(left)}",
+            f"{self.ended}/{self.to_do}  {job.setting}, seed {job.seed}: {how}  left {duration(left)}",
         )
 
     def tick(self) -> None:

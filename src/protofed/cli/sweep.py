@@ -98,6 +98,9 @@ def _sweep_verdict(made: Sweep, seeds: int) -> list[str]:
     lines = [EXPLAINED if seeds > 1 else one_seed]
     if diverged := made.diverged:
         lines.append(f"The loss of these runs is not finite, so they have diverged: {'; '.join(diverged)}.")
+    for row in made.rows:
+        for seed, reason in row.stopped.items():
+            lines.append(f"Stopped, and in none of the figures: {row.setting or 'as it is'}, seed {seed}. {reason}")
     if made.best:
         lines.append(f"Best on the validation sets: {made.best.setting}.")
     else:

@@ -57,12 +57,13 @@ def all_rejected(
     if not all(math.isfinite(_number(term)) for term in loss.values()):
         advice = f"Try a smaller train.lr (it is {config.train.lr:g}), or train.clip."
         sentences.append(pull_warning(config, rows) or f"The loss is not finite: the run has diverged. {advice}")
+    next_step = ""
     if folder and number > 1 and not config.eval.personal:  # fewer rounds would need scores that were not made
-        sentences.append(
+        next_step = (
             f"The rounds before are intact: `protofed run --resume --out {shlex.quote(str(folder.path))} "
             f"--set run.rounds={number - 1}` writes their results."
         )
-    return StoppedRunError(" ".join(sentences))
+    return StoppedRunError(" ".join(sentences), next_step)
 
 
 def _number(value: float | None) -> float:

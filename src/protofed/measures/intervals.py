@@ -84,6 +84,7 @@ class SettingRow(NamedTuple):
     figures: dict[str, dict[int, float]]  # by name, then by seed
     words: tuple[str, ...] = ()  # what makes the setting, "section.key=value"
     method: str = ""
+    stopped: Mapping[int, str] = {}  # by seed, why a run stopped before its last round; it has no figures
 
     @property
     def keys(self) -> dict[str, str]:
@@ -122,6 +123,8 @@ def figures_of(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def best_row(rows: Sequence[SettingRow], name: str) -> SettingRow | None:
     """The row with the highest mean, if its difference from every other row, paired by seed, excludes 0.
 
+    None, too, if a run of that row has stopped: its mean is that of the seeds that went well.
+
     >>> rows = [SettingRow("a", {"x": {0: 0.9, 1: 0.8}}), SettingRow("b", {"x": {0: 0.5, 1: 0.4}}), SettingRow("c", {})]
     >>> best_row(rows, "x").setting
     'a'
@@ -131,7 +134,8 @@ def best_row(rows: Sequence[SettingRow], name: str) -> SettingRow | None:
         return None
     best = max(with_figure, key=lambda row: row.mean(name))
     gaps = [best.compared_with(row, name) for row in with_figure if row is not best]
-    return best if all(gap is not None and gap.mean > 0 and gap.excludes_zero for gap in gaps) else None
+    is_above = all(gap is not None and gap.mean > 0 and gap.excludes_zero for gap in gaps)
+    return best if is_above and not best.stopped else None
 
 
 def read_sweep(folder: Path) -> list[SettingRow]:
@@ -147,7 +151,8 @@ def read_sweep(folder: Path) -> list[SettingRow]:
             name: {int(seed): value for seed, value in figure["seeds"].items()}
             for name, figure in row["figures"].items()
         }
-        rows.append(SettingRow(row.get("label", " ".join(words)), figures, words, row.get("method", "")))
+        stopped = {int(seed): reason for seed, reason in row.get("stopped", {}).items()}
+        rows.append(SettingRow(row.get("label", " ".join(words)), figures, words, row.get("method", ""), stopped))
     return rows
 
 
@@ -165,6 +170,7 @@ def settings_as_json(rows: Sequence[SettingRow]) -> list[dict[str, Any]]:
             "beside_first": {
                 name: gap._asdict() for name in row.figures if (gap := row.compared_with(rows[0], name)) is not None
             },
+            "stopped": dict(row.stopped),
         }
         for row in rows
     ]

@@ -118,7 +118,7 @@ def settings_table(rows: Sequence[SettingRow]) -> ResultTable:
     best = {name: best_row(rows, name) for name in names}
     lines: list[list[TableCell | str]] = []
     for row in rows:
-        line: list[TableCell | str] = [row.setting or "as it is"]
+        line: list[TableCell | str] = [_setting_name(row)]
         for name in names:
             interval = row.interval(name)
             if interval is None:
@@ -135,6 +135,15 @@ def settings_table(rows: Sequence[SettingRow]) -> ResultTable:
     heads = ["setting", *names, *(["by head, minus the first"] if len(rows) > 1 else [])]
     notes = [EXPLAINED, *([BOLD_RULE] if any(best.values()) else [])]
     return ResultTable(heads, lines, notes)
+
+
+def _setting_name(row: SettingRow) -> str:
+    """The setting, and how many of its runs have stopped, since its means are those of the others."""
+    name = row.setting or "as it is"
+    if not row.stopped:
+        return name
+    finished = max((len(values) for values in row.figures.values()), default=0)
+    return f"{name} ({len(row.stopped)} of {quantity(finished + len(row.stopped), 'run')} stopped)"
 
 
 def _cells(run: StoredRun) -> dict[str, TableCell]:

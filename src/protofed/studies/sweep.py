@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protofed.errors import UserError
+from protofed.errors import StoppedRunError, UserError
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder, read_json, write_atomically
 from protofed.experiment.progress import ProgressFile, ProgressLine, wants_progress
@@ -67,8 +67,10 @@ class Sweep:
 
     @property
     def diverged(self) -> list[str]:
-        """The runs with a loss that is not finite, such as "fedavg, seed 1"."""
-        return [f"{one.setting}, seed {one.seed}" for one in self.runs if has_diverged(Folder(one.out).result())]
+        """The finished runs with a loss that is not finite, such as "fedavg, seed 1"."""
+        stopped = {(row.setting, seed) for row in self.rows for seed in row.stopped}
+        finished = [one for one in self.runs if (one.setting, one.seed) not in stopped]
+        return [f"{one.setting}, seed {one.seed}" for one in finished if has_diverged(Folder(one.out).result())]
 
     def as_json(self) -> list[dict[str, Any]]:
         """The content of sweep.json."""
@@ -106,7 +108,8 @@ def sweep(
     a terminal and in a notebook.
 
     The same call continues an interrupted sweep. Settings are compared seed by seed: runs with the same seed have the
-    same partition, the same clients per round and the same batches, unless the settings change these.
+    same partition, the same clients per round and the same batches, unless the settings change these. A run that stops
+    because all uploads of a round are rejected is left out of the figures; `SettingRow.stopped` has the reason.
     """
     out = Path(out)
     settings = compare_settings(compare) if compare else ()
@@ -135,13 +138,25 @@ def make_sweep(
     notes: Sequence[str] = (),
     ray: str = "",
 ) -> Sweep:
-    """Make the runs of a plan, and write plan.json, sweep.json and sweep.png. `ray`: address of a cluster for them."""
+    """Make the runs of a plan, and write plan.json, sweep.json and sweep.png. `ray`: address of a cluster for them.
+
+    A run that cannot go on, for example one that diverges, does not stop the others.
+    """
     from protofed.pictures.style import write_picture
     from protofed.pictures.sweep_plot import draw_sweep
 
+    stopped: dict[Path, str] = {}
+
+    def ended(job: SweepRun, result: dict[str, Any]) -> None:
+        if "stopped" in result:
+            stopped[job.out] = result["stopped"]
+        report(job, result)
+
     write_plan(out, runs)
-    run_all(runs, report, jobs, tick, Cluster(ray, out) if ray else None)
-    made = Sweep(out, setting_rows(runs), runs, notes)
+    run_all(runs, ended, jobs, tick, Cluster(ray, out) if ray else None, finish_or_stop)
+    if len(stopped) == len(runs):
+        raise StoppedRunError(f"All runs of the sweep have stopped. {runs[0].setting}: {stopped[runs[0].out]}")
+    made = Sweep(out, setting_rows(runs, stopped), runs, notes)
     write_atomically(out / "sweep.json", json.dumps(made.as_json(), indent=2).encode())
     write_picture(draw_sweep(made.rows), out / "sweep.png")
     return made
@@ -159,6 +174,14 @@ def finish_run(out: Path, config: Config) -> dict[str, Any]:
         distance = _prototype_distance(result or Result.load(out))
         write_atomically(out / _DISTANCE_FILE, json.dumps({"distance": distance}).encode())
     return Folder(out).result()
+
+
+def finish_or_stop(out: Path, config: Config) -> dict[str, Any]:
+    """The result.json of the run in this folder, or {"stopped": why} if it cannot go on."""
+    try:
+        return finish_run(out, config)
+    except StoppedRunError as problem:
+        return {"stopped": problem.reason}
 
 
 def check_stored_run(out: Path, config: Config) -> Config:
@@ -195,11 +218,12 @@ def run_all(
     at_a_time: int = AT_A_TIME,
     tick: Callable[[], None] = lambda: None,
     cluster: Cluster | None = None,
+    finish: Callable[[Path, Config], dict[str, Any]] = finish_run,
 ) -> None:
     """Finish all runs, and call `report` with each run and its result.json as it ends, and `tick` all the time.
 
     They are made in processes of this machine, or on a cluster. An error names its run. It stops the other
-    runs, like Ctrl-C; the same call continues them later.
+    runs, like Ctrl-C; the same call continues them later. `finish` makes one run.
     """
 
     def ended(position: int, result: dict[str, Any]) -> None:
@@ -211,14 +235,17 @@ def run_all(
             'leave --ray out, or set engine.name = "auto".'
         )
     arguments, names = [(job.out, job.config) for job in jobs], [f"{job.setting}, seed {job.seed}" for job in jobs]
-    call_all(finish_run, arguments, names, at_a_time, ended, tick, cluster)
+    call_all(finish, arguments, names, at_a_time, ended, tick, cluster)
 
 
-def setting_rows(jobs: Sequence[SweepRun]) -> list[SettingRow]:
-    """The figures of the finished runs of a sweep, by setting."""
+def setting_rows(jobs: Sequence[SweepRun], stopped: Mapping[Path, str] | None = None) -> list[SettingRow]:
+    """The figures of the runs of a sweep, by setting. `stopped`: the folders of runs without figures, and why."""
     rows: dict[str, SettingRow] = {}
     for job in jobs:
-        row = rows.setdefault(job.setting, SettingRow(job.setting, {}, job.words, job.config.method_name))
+        row = rows.setdefault(job.setting, SettingRow(job.setting, {}, job.words, job.config.method_name, {}))
+        if stopped and job.out in stopped:
+            rows[job.setting] = row._replace(stopped={**row.stopped, job.seed: stopped[job.out]})
+            continue
         for name, value in _run_figures(job.out):
             row.figures.setdefault(name, {})[job.seed] = value
     return list(rows.values())
@@ -239,6 +266,9 @@ def stored_distance(out: Path) -> float | None:
 
 
 def best_setting(rows: Sequence[SettingRow]) -> SettingRow | None:
-    """The setting with the highest mean accuracy on validation sets; None if the runs have none."""
-    with_validation = [row for row in rows if row.figures.get("validation")]
+    """The setting with the highest mean accuracy on validation sets, of those without a run that has stopped.
+
+    None if there is no such setting, or if the runs have no validation sets.
+    """
+    with_validation = [row for row in rows if row.figures.get("validation") and not row.stopped]
     return max(with_validation, key=lambda row: row.mean("validation"), default=None)
