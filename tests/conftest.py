@@ -9,6 +9,10 @@ import pytest
 import torch
 
 from protofed.data.dataset import data_folder
+from protofed.data.partitions import PARTITIONS
+from protofed.data.sources import SOURCES
+from protofed.methods import METHODS
+from protofed.nets import NETS
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -22,6 +26,16 @@ def _one_thread_and_no_global_draws(request):
     assert torch.equal(before, torch.get_rng_state()), "something drew from torch's global generator"
     if "hypothesis" not in request.keywords and not hasattr(request.function, "hypothesis"):
         assert np.array_equal(also[1], np.random.get_state()[1]), "something drew from numpy's global generator"
+
+
+@pytest.fixture(autouse=True)
+def _own_code_is_forgotten():
+    """Classes that a test gives to an experiment are registered by name; the next test does not know them."""
+    before = [(registry, dict(registry)) for registry in (METHODS, PARTITIONS, NETS, SOURCES)]
+    yield
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +35,7 @@ from protofed.experiment.results import Result, State
 from protofed.experiment.store import STORE_FILE
 from protofed.messages import KeptModel, flatten
 from protofed.methods import METHODS
+from protofed.methods.fedproto import Bank
 from protofed.methods.local import Local
 from protofed.models.invitation import Invitation, write_invitation
 from protofed.models.join import join
@@ -341,6 +343,44 @@ def test_renumbered_data_have_the_same_examples():
     image = Examples.of(np.zeros((1, 1, 2, 2), np.float32), np.array([2]), mask=masks)
     data = ClientData((0, 1, 2), image, image).with_labels((2, 0))
     assert data.train.mask.tolist() == [[[1, 0], [255, 0]]]
+
+
+def answer_repeatedly(folder: Path, downs: Sequence[float]) -> list[str]:
+    """What a client answers to a server that asks for round 0 again and again, with prototypes of these values."""
+    work, said = ClientWork(folder), []
+    labels = list(work.data().classes)
+    task = {"run": "0" * 32, "round": 0, "number": 1, "clients": 3, "labels": labels, "epochs": None, "oldest": 0}
+    task |= {"kind": "train", "experiment": work.config.digest(), "examined": False}
+    dim = work.members(task, work.data()).nets[0].dim
+    for value in downs:
+        down = Bank(Prototypes(torch.full((len(labels), 1, dim), value), torch.ones(len(labels), 1)))
+        try:
+            reply = work.train(task, {f"down/{name}": tensor for name, tensor in flatten(down).items()})
+        except PolicyError as problem:
+            said.append(str(problem))
+            continue
+        work.ledger.record(reply.kind, reply.tensors, reply.figures)
+        said.append(content_hash(reply.tensors, {}))
+    return said
+
+
+def test_a_server_that_repeats_a_round_gets_no_second_upload_with_other_noise(tmp_path):
+    """With many of them, the noise could be averaged away."""
+    config = toy_config("fedproto") | {"privacy": {"encoder": "frozen", "noise": 4.0}}
+    deploy(tmp_path, config, wait_seconds=5.0)
+    first, other, again = answer_repeatedly(tmp_path / "clients" / "b", [0.0, 1.0, 0.0])
+    assert other == "its upload of this round has left before, and one with other noise must not"
+    assert again == first
+    (tmp_path / "clients" / "b" / "store" / ("0" * 32) / STORE_FILE).unlink()  # the ledger still knows of it
+    assert answer_repeatedly(tmp_path / "clients" / "b", [0.0, 2.0]) == [other, other]
+
+
+def test_every_upload_that_leaves_counts_for_max_rounds(tmp_path):
+    deploy(tmp_path, toy_config("fedproto"), wait_seconds=5.0)
+    write_toml(tmp_path / "clients" / "b" / "policy.toml", {"may_send": ["prototypes"], "max_rounds": 2})
+    said = answer_repeatedly(tmp_path / "clients" / "b", [0.0, 1.0, 2.0, 1.0])
+    assert said[2] == "its policy allows uploads in 2 rounds only (max_rounds)"
+    assert said[3] == said[1] != said[0]  # the upload that has left may leave again
 
 
 def test_the_number_of_rounds_can_be_limited(tmp_path):

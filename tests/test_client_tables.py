@@ -15,7 +15,7 @@ import torch
 import protofed
 from protofed.data.table.client_tables import TableOptions, read_client_table, read_frames
 from protofed.data.table.columns import find_columns
-from protofed.data.table.recipe import RARE, Recipe, fit_recipe
+from protofed.data.table.recipe import RARE, ColumnMoments, Recipe, fit_recipe, mean_and_deviation
 from protofed.errors import UserError
 from protofed.experiment.calibration import fit_temperature
 from protofed.experiment.config import Config
@@ -264,9 +264,26 @@ def test_federated_scaling_uses_the_training_rows_of_all_clients_and_gives_equal
                 values = train[step.name].dropna()
                 assert (step.mean, step.std) == (pytest.approx(values.mean()), pytest.approx(values.std(ddof=0)))
     assert members.recipes[0].inputs == members.recipes[1].inputs
-    # age and dose of two clients, a count, a sum and a sum of squares each
+    # age and dose of two clients, a count, a mean and a sum of squared deviations each
     assert "federated scaling: before the first round the clients sent 12 numbers" in members.notes[1]
     assert protofed.run(table).summary["global"]["accuracy"] is not None
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(1.7e9, 1000.0), (1e6, 0.29), (0.0, 1e-9), (-5e12, 1.0)])
+def test_federated_scaling_of_a_column_with_a_large_mean(mean, deviation):
+    """Such as seconds since 1970. The values are exact to 2e-16 of the mean."""
+    values = mean + deviation * np.random.RandomState(0).randn(1000)
+    parts = np.split(values, [300, 300, 999])
+    found = mean_and_deviation([ColumnMoments.of(part) for part in parts])
+    assert found == (pytest.approx(values.mean(), rel=1e-12), pytest.approx(values.std(), rel=1e-6))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e9 / 3, -7e-20])
+def test_federated_scaling_of_a_column_with_equal_values(value):
+    parts = [np.full(count, value) for count in (1, 0, 999, 12345)]
+    found = mean_and_deviation([ColumnMoments.of(part) for part in parts])
+    assert found == (pytest.approx(value), 1.0)
+    assert mean_and_deviation([ColumnMoments.of(np.array([np.nan]))]) == (0.0, 1.0)
 
 
 def test_a_newcomer_of_a_run_with_federated_scaling_scales_alike(folder, tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from protofed.data.partitions.by_size import DirichletPowerLaw, FedProxPowerLaw,
 from protofed.data.sources import SOURCES
 from protofed.draws import random_state
 from protofed.errors import UserError
+from protofed.experiment.config import Config
+from protofed.experiment.members import Members
 from protofed.experiment.run import run
 
 TRAIN = np.repeat(np.arange(10), 200)
@@ -375,6 +378,24 @@ def test_a_partition_is_loaded_back_from_its_file(tmp_path):
             run({**again, **change})
     with pytest.raises(UserError, match="belongs to other data: it has position"):
         split(FromFile(path), 0, labels=Labels(TRAIN[:10], TEST, 10))
+    with pytest.raises(UserError, match="the examples at its positions have other labels"):
+        split(FromFile(path), 0, labels=Labels((TRAIN + 1) % 10, TEST, 10))
     (tmp_path / "half.json").write_text('{"clients": [{"train": [1]}]}')
     with pytest.raises(UserError, match=r"is not a complete partition.json"):
         split(FromFile(str(tmp_path / "half.json")), 0)
+
+
+def test_examples_that_a_seed_draws_are_part_of_the_hash_and_need_their_seed(tmp_path):
+    table = {"run": {"rounds": 1, "seed": 0}, "data": {"clients": 4, "limit": 300}, "partition": {"name": "shards"}}
+    run(table, tmp_path / "a")
+    path = str(tmp_path / "a" / "partition.json")
+    again = {"run": {"rounds": 1, "seed": 0}, "data": {"limit": 300}, "partition": {"name": "file", "path": path}}
+    assert Members.of(Config.of(again)).describe()["sha256"] == json.loads(Path(path).read_text())["sha256"]
+    with pytest.raises(UserError, match=r"with data\.limit, its run\.seed, which draws the examples"):
+        Members.of(Config.of({**again, "run": {"rounds": 1, "seed": 1}}))
+    pooled = [
+        Members.of(Config.of({"data": {"limit": 300}, "partition": {"name": "pooled"}, "run": {"seed": seed}}))
+        for seed in (0, 0, 1)
+    ]
+    first, same, other = (members.describe()["sha256"] for members in pooled)
+    assert first == same != other

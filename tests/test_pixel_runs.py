@@ -394,9 +394,9 @@ def test_figure5_weighs_shares_of_slow_clients_equally(tmp_path):
     """Planted curves: a run has 0.3, and 0.1 more per tenth of slow clients and per seed. Without slow clients the rows
     of fedavg are one run; seeds are averaged first."""
     study = STUDIES["protomargin-figure5"]
-    jobs = study.jobs(tmp_path, study.seeds, False)
+    jobs = study.drawn_jobs(tmp_path, study.seeds, False)
     for job in jobs:
-        job.out.mkdir(parents=True)
+        job.out.mkdir(parents=True, exist_ok=True)
         value = 0.3 + job.config.system.slow / 10 + job.seed / 10
         lines = [{"round": at, "miou": None if "local" in job.setting else value, "miou_head": 0.6} for at in (5, 10)]
         (job.out / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

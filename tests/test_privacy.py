@@ -280,6 +280,20 @@ def test_examples_are_in_a_step_with_the_public_rate():
     assert abs(outcome.examples_seen - expected) < 5 * deviation
 
 
+def test_the_key_of_augmentations_is_as_secret_as_the_noise(monkeypatch):
+    """A crop depends on an image's position: with a key that the server knows, one example would change many crops."""
+    client, method = federation([[0, 1, 2, 0]]).client(0, 0, 0), METHODS["fedavg"]()
+    privacy = PrivacySection(encoder="dp-sgd", step_noise=1.0, examples=4)
+    training = TrainSection(epochs=2, batch=4, augment=("flip",))
+    keys = []
+    monkeypatch.setattr("protofed.trust.privacy.private_training.augmenter", lambda names, key: keys.append(key))
+    for noise in (SecretNoise(client), SecretNoise(client), DerivedNoise(client), DerivedNoise(client)):
+        train_privately(method, client, client.fresh_params(), None, (), method.phases(2), training, privacy, noise)
+    one, other, derived, again = (keys[number : number + 2] for number in (0, 2, 4, 6))
+    assert len({*one, *other, *derived}) == 6  # another key in every step
+    assert derived == again
+
+
 # ---- rules ----
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from protofed import Config, Result, measure, run
 from protofed.errors import UserError
-from protofed.studies.reproduce import margin_pictures, over_slow
+from protofed.studies.reproduce import margin_pictures, over_slow, page
 from protofed.studies.reproduce.figures import Figures, figures_of_run, is_finished
 from protofed.studies.reproduce.measured import client_weights, measure_checkpoints, measured_rounds
 from protofed.studies.reproduce.partition_table import partition_table
@@ -103,7 +104,7 @@ def test_weights_are_attention_or_shares_by_size(attention, expected, tmp_path):
 
 def result(row: str, column: str, *values: float) -> CellResult:
     figures = {seed: Figures(value, None, None, None, 0.0) for seed, value in enumerate(values)}
-    return CellResult(Cell(row, column, "r", ()), figures)
+    return CellResult(Cell(row, column, "r", (row,)), figures)
 
 
 def test_the_deviation_over_slow_is_that_of_a_sample():
@@ -135,6 +136,10 @@ def test_table4_has_ffd_and_correlation():
         ["central", "90.0", "8.00", "not run", "", "", "", "", ""],
     ]  # fmt: skip
     assert correlation.lines[0][:2] == ["margin", "+1.00"]
+    assert correlation.lines[0][3] == "6"
+    shared = [one._replace(cell=replace(one.cell, row="fedavg + toleration, slow 0")) for one in cells
+              if one.cell.row == "fedavg, slow 0"]  # fmt: skip
+    assert over_slow.margins_over_slow([*cells, *shared], {})[1] == correlation  # the run of two rows counts once
     assert correlation.lines[1][:2] == ["margin (round)", "-0.85"]  # 2 / sqrt(4 * 5.5)
 
 
@@ -220,6 +225,39 @@ def test_a_measured_study_from_the_command_line(command, tmp_path, monkeypatch):
     out = command("reproduce", "tiny", "--out", "r", "--finished")[1]
     assert "This table is not finished: 1 of 5 figures" in out
     assert "--only fedprox*: no cell matches." in command("reproduce", "tiny", "--out", "q", "--only", "fedprox*")[2]
+
+
+@pytest.mark.parametrize("name", ["protomargin-figure2", "protomargin-figure3-small", "protomargin-figureS2-mnist"])
+def test_every_method_of_a_picture_has_all_shares_of_slow_clients(name, tmp_path):
+    """At slow 0, fedavg with and without toleration are one run."""
+    study = STUDIES[name]
+    by_method = margin_pictures._runs_by_method(study.drawn_jobs(tmp_path, 2, False))
+    assert set(by_method) >= {"fedavg + toleration", "protomargin", "protomargin, deviation"}
+    for jobs in by_method.values():
+        assert sorted((job.seed, job.config.system.slow) for job in jobs) == [
+            (seed, slow) for seed in range(2) for slow in (0, 0.5, 0.8)
+        ]
+
+
+def test_the_best_of_a_loss_is_the_lowest():
+    cells = STUDIES["protomargin-table2"].cells
+    assert {cell.column for cell in cells if cell.smaller_is_better} == {
+        f"loss, slow {slow}" for slow in over_slow.SLOW
+    }
+    figures = STUDIES["protomargin-table4"].cells
+    assert {cell.column for cell in figures if cell.smaller_is_better} == {"MMD", "gradients"}
+    results = [
+        CellResult(cell, {seed: Figures(2.0 if cell.row == "fedavg" else 1.0 + (cell.row != "protomargin") / 2, None, None,
+                                        None, 0.0) for seed in range(3)})
+        for cell in cells
+    ]  # fmt: skip
+    table = page.study_table(STUDIES["protomargin-table2"], results)
+    bold = {
+        (row[0].text, head) for row in table.cells for head, cell in zip(table.heads, row, strict=True) if cell.bold
+    }
+    assert bold == {("protomargin" if "loss" in column else "fedavg", column) for column in
+                    (f"{kind}slow {slow}" for kind in ("", "loss, ") for slow in over_slow.SLOW)}  # fmt: skip
+    assert "Of these columns it is the lowest: loss, slow 0, loss, slow 0.5, loss, slow 0.8." in table.notes[-1]
 
 
 def test_pictures_leave_the_central_runs_out(runs):

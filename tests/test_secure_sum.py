@@ -241,6 +241,23 @@ def test_a_round_with_too_few_uploads_is_refused():
     assert summed_upload(runner.method, uploads, range(2), 0, 1.0).num_examples == 18
 
 
+def test_a_round_of_clients_without_examples_is_void_and_keeps_the_model():
+    """The weights of an average by size are all 0; a total of 0 would be a model of zeros."""
+    members = federation([[0, 1, 2, 0], []])
+    runner = runner_of(config("fedavg", privacy=SECURE, run={"sample": 1}), members)
+    uploads = [report.upload for report in runner.engine.train(0, runner._messages([1]))]
+    with pytest.raises(SecureSumError, match="no examples"):
+        summed_upload(runner.method, uploads, [1], 0, 1.0)
+    equal = config("fedavg", method={"weights": "equal"})
+    assert summed_upload(equal.method, uploads, [1], 0, 1.0).num_examples == 0
+    secure = played(config("fedavg", privacy=SECURE, run={"sample": 1, "rounds": 6}), members)
+    plain = played(config("fedavg", run={"sample": 1, "rounds": 6}), members)
+    assert {tuple(row["clients"]) for row in plain.rounds} == {(0,), (1,)}
+    assert [bool(row.get("void")) for row in secure.rounds] == [row["clients"] == [1] for row in secure.rounds]
+    for name, value in plain.server.params.items():
+        assert torch.allclose(secure.server.params[name], value, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["fedtgp", "fpl", "mpfedcl", "protomargin", "fedatt", "fesem", "creff", "local"])
 def test_methods_that_need_single_uploads_are_refused(name):
     with pytest.raises(ConfigError, match=f"cannot be used with method {name}: its server needs single uploads"):

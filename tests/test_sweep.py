@@ -60,6 +60,9 @@ def test_an_interval_by_hand():
     assert Interval.of([0.5]) == (0.5, None, 1)
     assert not Interval.of([0.5]).excludes_zero
     assert Interval.of([0.5]).percent("+") == "+50.0"
+    assert not Interval.of([1.1e-16, 0.0, 0.0]).excludes_zero  # rounding
+    assert not Interval.of([3.7e-17, 3.7e-17]).excludes_zero
+    assert Interval.of([1e-6, 1e-6]).excludes_zero
 
 
 def test_differences_are_taken_seed_by_seed():

@@ -37,7 +37,8 @@ def reproduce_command(
         Optional[Path],
         option(
             "--kept",
-            help="JSON written by an earlier reproduce; cells found there are reused, only missing ones are run.",
+            help="JSON written by an earlier reproduce; cells found there are reused with all their seeds, only "
+            "missing ones are run.",
         ),
     ] = None,
     finished: Annotated[
@@ -185,7 +186,7 @@ def _run_study(
     write_atomically(out / files[1], json.dumps(content, indent=1).encode())
     if study.picture and not finished and not only:
         files.append(f"{stem}.png")
-        write_picture(study.picture(jobs), out / files[-1])
+        write_picture(study.picture(study.drawn_jobs(out, seeds, quick)), out / files[-1])
     if format != "text":
         print(json.dumps(content, indent=1) if format == "json" else page.study_table(study, results).render(format))
         return

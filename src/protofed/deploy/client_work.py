@@ -14,7 +14,7 @@ from protofed.data.partitions.base import Holding
 from protofed.deploy.client_data import ClientData, read_balanced, read_client_data
 from protofed.deploy.client_store import ClientStore, StoredRound, newest_run
 from protofed.deploy.ledger import Ledger, read_ledger
-from protofed.deploy.policy import Policy
+from protofed.deploy.policy import Policy, PolicyError
 from protofed.deploy.settings import EXPERIMENT_FILE, read_client_settings
 from protofed.deploy.tasks import FORGETTABLE, identity_of, kind_of_test
 from protofed.devices import choose_device
@@ -173,25 +173,36 @@ class ClientWork:
         self.check_task(task)
         round, method = task["round"], self.config.method
         message = content_hash(tensors, {key: value for key, value in task.items() if key not in FORGETTABLE})
-        data = self.data_to_upload(task)
         store = ClientStore(self.folder / "store", task["run"], method)
         with store.lock:
             stored = store.answer(round, message)
+            data = self.data_to_upload(task, is_new=stored is None)
             if stored is None:
+                if self.config.privacy.is_on and (round in store.rounds() or self._uploads(task["run"]).get(round)):
+                    raise PolicyError("its upload of this round has left before, and one with other noise must not")
                 stored = self._trained(task, tensors, data, message, store.newest(round))
                 store.write(stored, task["oldest"])
         return Reply("train", stored.upload, stored.figures)
 
-    def data_to_upload(self, task: MessageFigures) -> ClientData:
-        """The client's data; an error if the policy forbids an upload in this round."""
-        data, rounds = self.data(), self._rounds_with(task["run"], task["round"])
-        self.policy.check_upload(self.config.method, data, rounds, self.config.privacy.secure_sum)
+    def data_to_upload(self, task: MessageFigures, is_new: bool = False) -> ClientData:
+        """The client's data; an error if the policy forbids an upload in this round.
+
+        `is_new`: whether the upload will be another one than those of this round that have left, if any.
+        """
+        data, uploads = self.data(), self._uploads(task["run"])
+        of_this_round = len(uploads.pop(task["round"], ()))
+        number = sum(map(len, uploads.values())) + (of_this_round + 1 if is_new else max(1, of_this_round))
+        self.policy.check_upload(self.config.method, data, number, self.config.privacy.secure_sum)
         return data
 
-    def _rounds_with(self, run: str, round: int) -> int:
-        """The number of rounds of a run in which the client uploads, with this round."""
-        lines = read_ledger(self.folder)
-        return len({line["round"] for line in lines if line["kind"] == "train" and line["run"] == run} | {round})
+    def _uploads(self, run: str) -> dict[int, set[str]]:
+        """The hashes of the uploads of a run that have left, by round. Those of a secure sum differ by masks only."""
+        uploads: dict[int, set[str]] = {}
+        for line in read_ledger(self.folder):
+            if line["kind"] == "train" and line["run"] == run:
+                content = "" if self.config.privacy.secure_sum else line["sha256"]
+                uploads.setdefault(line["round"], set()).add(content)
+        return uploads
 
     def _trained(
         self,

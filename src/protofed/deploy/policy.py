@@ -41,7 +41,7 @@ class Policy:
     small_classes: Literal["refuse", "drop"] = "refuse"
     """refuse: nothing is uploaded while there is such a class; drop: its examples are not used at all"""
     max_rounds: Annotated[int, Ge(0)] = 0
-    """number of rounds of a run whose uploads may leave; 0: no limit"""
+    """number of rounds of a run whose uploads may leave; another upload of the same round counts again; 0: no limit"""
 
     require_secure_sum: bool = False
     """whether uploads may leave only as part of a secure sum (privacy.secure_sum)"""
@@ -80,7 +80,7 @@ class Policy:
     def check_upload(self, method: AnyMethod, data: ClientData, rounds: int, secure: bool = False) -> None:
         """Raise an error if the client may not upload.
 
-        `rounds`: the rounds of this run, with this one; `secure`: whether the upload is part of a secure sum.
+        `rounds`: the uploads of this run, with this one; `secure`: whether the upload is part of a secure sum.
         """
         if self.require_secure_sum and not secure:
             raise PolicyError("its policy allows uploads in secure sums only (require_secure_sum)")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from protofed.core import AnyMethod, Client, Net, Site
-from protofed.data.partitions.base import Holding, check_holdings, stratified_share
+from protofed.data.partitions.base import Holding, check_holdings, hash_of_labels, stratified_share
 from protofed.data.sources import SOURCES
 from protofed.data.table.recipe import Recipe
 from protofed.draws import random_state
@@ -212,6 +212,9 @@ class Members:
         for digest, tensors in ((data_hash, arrays), (weights_hash, weights)):
             for tensor in {id(tensor): tensor for tensor in tensors}.values():
                 digest.update(tensor.contiguous().numpy().data)
+        for train, part in zip(self.train, self.parts, strict=True):
+            if not np.array_equal(train.index.numpy(), part.train):  # with data.limit, positions are those of a draw
+                data_hash.update(train.index.numpy().data)
         groups = self.groups or ("",) * len(self)
         clients = [
             {**holding, "group": group, "input": train.input}
@@ -227,6 +230,7 @@ class Members:
             "nets": hashlib.sha256(json.dumps(sources).encode()).hexdigest(),
             "start": weights_hash.hexdigest(),
             "labels": list(self.labels),
+            "held": hash_of_labels([part.labels.numpy() for part in (*self.train, *self.test)]),
             "clients": clients,
         }
 

@@ -157,9 +157,9 @@ def _notes(tables: Sequence[ClientTable], recipes: Sequence[Recipe], options: Ta
         numbers = [sum(step.kind == "number" for step in recipe.steps) for recipe in recipes]
         categories = [sum(len(step.values) for step in recipe.steps) for recipe in recipes]
         notes.append(
-            f"federated scaling: before the first round the clients sent {3 * sum(numbers):,} numbers (a count, a sum "
-            f"and a sum of squares per column), and each received up to {2 * max(numbers):,} numbers and the names of "
-            f"{max(categories):,} categories"
+            f"federated scaling: before the first round the clients sent {3 * sum(numbers):,} numbers (a count, a mean "
+            f"and a sum of squared deviations per column), and each received up to {2 * max(numbers):,} numbers and "
+            f"the names of {max(categories):,} categories"
         )
     for table in tables:
         for name, column in table.columns.items():

@@ -6,6 +6,7 @@ which numpy keeps frozen, so a partition stays the same with every version of nu
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple, Protocol, cast
@@ -44,6 +45,15 @@ class Partition(Protocol):
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         """The examples of each client. 0 clients: the number the partition implies, otherwise 20."""
         ...
+
+
+def hash_of_labels(sets: Sequence[np.ndarray]) -> str:
+    """A hash of the labels of several sets of examples, in their order."""
+    digest = hashlib.sha256()
+    for labels in sets:
+        digest.update(len(labels).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(labels, np.int64).data)
+    return digest.hexdigest()
 
 
 def partition_class(found: Any, name: str) -> type[Partition]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from protofed.data.partitions.base import Holding, Labels, deal_holdings
+from protofed.data.partitions.base import Holding, Labels, deal_holdings, hash_of_labels
 from protofed.draws import random_state
 from protofed.errors import UserError
 
@@ -71,7 +71,8 @@ class FromFile:
         if not path.is_file():
             raise UserError(f"partition.path: there is no file {path}. Set it to the partition.json of a run.")
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))["clients"]
+            content = json.loads(path.read_text(encoding="utf-8"))
+            stored = content["clients"]
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise UserError(f"{path} is not a complete partition.json: {problem!r}. Give that of a run.") from problem
         if clients not in (0, len(stored)):
@@ -99,6 +100,13 @@ class FromFile:
                         f"{path} belongs to other data: it has position {positions.max()}, but there are "
                         f"{num_examples:,} examples. Use the [data] section of its run."
                     )
+        held = [labels.train[part.train] for part in parts]
+        held += [(labels.train if part.own else labels.test)[part.test] for part in parts]
+        if content.get("held", hash_of_labels(held)) != hash_of_labels(held):  # earlier versions did not store it
+            raise UserError(
+                f"{path} belongs to other data: the examples at its positions have other labels. Use the [data] "
+                "section of its run and, with data.limit, its run.seed, which draws the examples."
+            )
         return parts
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -139,17 +139,17 @@ def fit_recipe(frame: Any, kinds: Mapping[str, ColumnKind], target: str) -> Reci
 def common_recipes(recipes: Sequence[Recipe], frames: Sequence[Any]) -> list[Recipe]:
     """Federated scaling: recipes in which each column is scaled by the training rows of all clients that have it.
 
-    A client sends, once, three numbers per column of numbers: how many values it has, their sum and the sum of their
-    squares; and the names of its categories. It gets back means, deviations, and all categories. Medians stay its own.
+    A client sends, once, three numbers per column of numbers: how many values it has, their mean and the sum of their
+    squared deviations from it; and the names of its categories. It gets back means, deviations, and all categories.
+    Medians stay its own.
     """
-    sums: dict[str, np.ndarray] = {}
+    moments: dict[str, list[ColumnMoments]] = {}
     values: dict[str, set[str]] = {}
     indicators: set[str] = set()
     for recipe, frame in zip(recipes, frames, strict=True):
         for step in recipe.steps:
             if step.kind == "number":
-                of_client = column_sums(numbers_of(frame[step.name], step.name))
-                sums[step.name] = sums.get(step.name, np.zeros(3)) + of_client
+                moments.setdefault(step.name, []).append(ColumnMoments.of(numbers_of(frame[step.name], step.name)))
             values[step.name] = values.get(step.name, set()) | set(step.values)
             indicators |= {step.name} if step.indicator else set()
 
@@ -157,34 +157,50 @@ def common_recipes(recipes: Sequence[Recipe], frames: Sequence[Any]) -> list[Rec
         step = replace(step, indicator=step.name in indicators, values=tuple(sorted(values[step.name])))
         if step.kind == "category":
             return step
-        mean, std = mean_and_deviation(sums[step.name])
+        mean, std = mean_and_deviation(moments[step.name])
         return replace(step, mean=mean, std=std)
 
     return [replace(recipe, steps=tuple(map(common, recipe.steps))) for recipe in recipes]
 
 
-def column_sums(values: np.ndarray) -> np.ndarray:
-    """What a client sends of a column for federated scaling: the number of its values, their sum, and of the squares.
+class ColumnMoments(NamedTuple):
+    """What a client sends of a column for federated scaling.
 
-    >>> column_sums(np.array([1.0, np.nan, 3.0])).tolist()
-    [2.0, 4.0, 10.0]
+    Sums of squares around 0 would lose the deviation of a column whose mean is large, such as one of dates.
     """
-    present = values[~np.isnan(values)]
-    return np.array([len(present), present.sum(), np.square(present).sum()])
+
+    number: int  # of values
+    mean: float
+    squares: float  # the sum of the squared deviations from the mean
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> ColumnMoments:
+        """The moments of a client's values; missing values are left out.
+
+        >>> ColumnMoments.of(np.array([1.0, np.nan, 3.0]))
+        ColumnMoments(number=2, mean=2.0, squares=2.0)
+        """
+        present = values[~np.isnan(values)]
+        mean = float(present.mean()) if len(present) else 0.0
+        return cls(len(present), mean, float(np.square(present - mean).sum()))
 
 
-def mean_and_deviation(sums: np.ndarray) -> tuple[float, float]:
-    """The mean and standard deviation of a column from the sums of all clients; (0, 1) without values.
+def mean_and_deviation(clients: Sequence[ColumnMoments]) -> tuple[float, float]:
+    """The mean and standard deviation of a column of all clients; (0, 1) without values.
 
-    >>> mean_and_deviation(np.array([2.0, 4.0, 10.0]))
-    (2.0, 1.0)
+    The deviation of a column with equal values is 1, up to the rounding of their sum.
+
+    >>> mean_and_deviation([ColumnMoments(1, 1.0, 0.0), ColumnMoments(3, 5.0, 8.0)])
+    (4.0, 2.23606797749979)
     """
-    count, total, squares = sums.tolist()
+    counts, means, squares = (np.array(part, float) for part in zip(*clients, strict=True))
+    count = counts.sum()
     if not count:
         return 0.0, 1.0
-    mean = total / count
-    variance = squares / count - mean**2
-    return mean, float(np.sqrt(variance)) if variance > 1e-12 * max(mean**2, 1e-12) else 1.0
+    mean = float(means[0] + (counts * (means - means[0])).sum() / count)
+    variance = float((squares.sum() + (counts * np.square(means - mean)).sum()) / count)
+    rounding = count * (np.finfo(float).eps * np.abs(means).max()) ** 2  # of the mean of equal values
+    return mean, variance**0.5 if variance > rounding else 1.0
 
 
 def scaled_by_constants(recipe: Recipe, constants: Mapping[str, tuple[float, float]]) -> Recipe:

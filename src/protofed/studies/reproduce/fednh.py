@@ -132,6 +132,7 @@ FEDNH_STUDIES = (
                 _FEDNH_ROWS[method],
                 value,
                 f"personal.{'prototype.' if method == 'fedproto' else ''}l_std",
+                smaller_is_better=True,
             )
             for method, value in FEDNH_TABLE2.items()
         ],

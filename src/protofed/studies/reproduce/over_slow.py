@@ -101,10 +101,10 @@ def margins_over_slow(results: Sequence[CellResult], paper: Mapping[str, tuple[s
 
 
 def _correlations(results: Sequence[CellResult]) -> ExtraTable:
-    """Pearson's correlation of margin and accuracy over all runs but the central ones."""
+    """Pearson's correlation of margin and accuracy over all runs but the central ones, each of them once."""
     runs = {
         column: {
-            (result.cell.row, seed): value
+            (result.cell.words, seed): value
             for result in results
             if result.cell.column == column and result.cell.row != "central"
             for seed, value in result.accuracy.items()

@@ -255,13 +255,23 @@ def study_table(study: Study, results: Sequence[CellResult]) -> ResultTable:
                 row.append(TableCell(text, interval.mean, interval.half, best[column] == line[0]))
         rows.append(row)
     unique = [head if head != "paper" else f"{heads[number - 1]}, paper" for number, head in enumerate(heads)]
-    notes = [study.title + ".", study.note or ACCURACY_NOTE, *([BOLD_RULE] if any(best.values()) else [])]
+    notes = [study.title + ".", study.note or ACCURACY_NOTE]
+    if any(best.values()):
+        smaller = dict.fromkeys(result.cell.column for result in results if result.cell.smaller_is_better)
+        notes.append(BOLD_RULE + (f" Of these columns it is the lowest: {', '.join(smaller)}." if smaller else ""))
     return ResultTable(unique, rows, notes)
 
 
 def _best_row(results: Sequence[CellResult]) -> str | None:
     """The row of a column that is better than every other one, by the rule of `intervals.best_row`; None if none is."""
-    rows = [SettingRow(result.cell.row, {"": result.accuracy}) for result in results if result.runs]
+    rows = [
+        SettingRow(
+            result.cell.row,
+            {"": {seed: -value if result.cell.smaller_is_better else value for seed, value in result.accuracy.items()}},
+        )
+        for result in results
+        if result.runs
+    ]
     best = best_row(rows, "")
     return best.setting if best else None
 

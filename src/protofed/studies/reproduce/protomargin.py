@@ -98,7 +98,9 @@ def _cell(
 ) -> Cell:
     """A cell of a method. Without slow clients there is nothing to drop: cells with and without it share runs."""
     words = [word.replace("MU", scale.mu) for word in method if float(slow) or word != _DROP]
-    return Cell(row, column, scale.recipe, (*scale.words, *words, f"system.slow={slow}"), paper, figure, percent)
+    smaller_is_better = figure == _LOSS or figure.endswith((".mmd", ".gradients"))
+    words = [*scale.words, *words, f"system.slow={slow}"]
+    return Cell(row, column, scale.recipe, tuple(words), paper, figure, percent, smaller_is_better)
 
 
 def _by_slow(

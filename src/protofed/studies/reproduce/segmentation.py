@@ -32,8 +32,6 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "protomargin, deviation": ("method.attention=deviation",),
     "local": ("method.name=local",),
 }
-_TWO_ROWS = ("fedavg", "fedavg + toleration")
-"""The rows that are the same runs without slow clients."""
 _ENTROPIES = ("entropy.mean.softmax", "entropy.mean.features")
 """H_S and H_E, of which the paper's Fig. 6 shows maps."""
 _SERVER, _CLIENTS = "miou.mean", "miou.clients.head.mean"
@@ -155,8 +153,7 @@ def draw_overlap_by_alpha(jobs: Sequence[SweepRun]) -> Figure:
         values = {line["round"]: 100 * line["miou"] for line in lines if line.get("miou") is not None}
         if separator and values and row != _EQUAL:
             alpha, _, slow = column.partition(", slow ")
-            for name in _TWO_ROWS if (row, slow) == (_TWO_ROWS[0], "0") else (row,):
-                by_alpha.setdefault(alpha, {}).setdefault(name, {}).setdefault(slow, []).append(values)
+            by_alpha.setdefault(alpha, {}).setdefault(row, {}).setdefault(slow, []).append(values)
     panels = []
     for alpha, rows in by_alpha.items():
         every = [values for shares in rows.values() for runs in shares.values() for values in runs]

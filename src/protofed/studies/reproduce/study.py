@@ -33,7 +33,12 @@ class Cell:
     paper: str = ""  # the paper's figure, "95.04 ± 6.48"; "" if the paper does not have this cell
     figure: str = BY_HEAD  # a path in result.json, or "last N." or "round N." and a column of rounds.jsonl, or measured
     percent: bool = True  # whether the figure is shown in percent
+    smaller_is_better: bool = False
     most_seeds: int = 0  # the number of seeds if it is smaller than that of the study's other cells; 0: it is not
+
+    def shares_figures(self, other: Cell) -> bool:
+        """Whether both cells show the same figure of the same runs."""
+        return (self.recipe, self.words, self.figure) == (other.recipe, other.words, other.figure)
 
     def num_seeds(self, seeds: int) -> int:
         """The number of seeds of this cell in a study with this number of seeds."""
@@ -125,6 +130,19 @@ class Study:
                     by_folder.setdefault(job.out, job)
         return list(by_folder.values())
 
+    def drawn_jobs(self, root: Path, seeds: int, quick: bool) -> list[SweepRun]:
+        """The runs of a picture: one per method and run. Methods that have a run in common show it both.
+
+        The method is the part of a row before the first comma.
+        """
+        jobs: dict[tuple[Path, str], SweepRun] = {}
+        for seed in range(seeds):
+            for cell in self.chosen(quick):
+                if seed < cell.num_seeds(seeds):
+                    job = cell.job(root, seed, self.changes(quick))
+                    jobs.setdefault((job.out, cell.row.partition(",")[0]), job)
+        return list(jobs.values())
+
 
 class CellResult(NamedTuple):
     """The figures of a cell's runs, by seed."""
@@ -170,7 +188,7 @@ def orderings(results: Sequence[CellResult]) -> Orderings:
             continue
         paper_gap = paper_mean(first.cell.paper) - paper_mean(second.cell.paper)
         gap = paired(first.accuracy, second.accuracy)
-        if gap is None or paper_gap == 0:
+        if gap is None or paper_gap == 0 or first.cell.shares_figures(second.cell):
             continue
         if not gap.excludes_zero:
             open_ += 1

@@ -18,9 +18,10 @@ from protofed.training import Optimiser, Outcome, in_training, trainable_names
 from protofed.trust.privacy.rules import planned_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from protofed.core import AnyMethod, Client, Loss, Params, Phase
+    from protofed.examples import Augmentation
     from protofed.training import TrainSection
     from protofed.trust.privacy.noise import Noise
     from protofed.trust.privacy.section import PrivacySection
@@ -51,8 +52,7 @@ def train_privately(
             for _ in range(planned_steps(phase.epochs, privacy, training)):
                 chosen = (noise.uniform(client.num_examples) < rate).nonzero().squeeze(1)
                 keys = (noise.uniform(len(chosen)) * 2**62).long()
-                key = draws.derive(client.seed, "batches", "augment", client.round, client.client, outcome.steps)
-                x, y = client.data.take(chosen, augmenter(training.augment, key))
+                x, y = client.data.take(chosen, _private_augmenter(training.augment, noise))
                 trainable = {name: outcome.params[name] for name in names}
                 sums, terms = clipped_gradient_sums(
                     method, client, outcome.params, trainable, (x, y, keys), down, kept, privacy.step_clip
@@ -71,6 +71,15 @@ def train_privately(
                 for name, value in terms.items():
                     outcome.terms[name] = outcome.terms.get(name, torch.zeros(())) + value
     return outcome
+
+
+def _private_augmenter(names: tuple[Augmentation, ...], noise: Noise) -> Callable[[Tensor], Tensor] | None:
+    """The function that augments a step's examples, with a key that is as secret as the noise.
+
+    An image's crop depends on its position among the drawn examples. With a key that the server knows, one example
+    more would change the crops of all later ones, and so more than one clipped gradient.
+    """
+    return augmenter(names, int(noise.uniform(1) * 2**62)) if names else None
 
 
 def clipped_gradient_sums(

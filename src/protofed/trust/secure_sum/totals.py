@@ -20,7 +20,7 @@ from protofed.methods.fedproto import Bank, FedProto
 from protofed.methods.fedrod import FedROD
 from protofed.plugins import origin_of
 from protofed.prototypes import Prototypes, safe_divide
-from protofed.trust.secure_sum.field import LARGEST, MOST_CLIENTS, Vector, from_field, to_field
+from protofed.trust.secure_sum.field import LARGEST, MOST_CLIENTS, SecureSumError, Vector, from_field, to_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -127,9 +127,11 @@ def upload_of_total(method: AnyMethod, like: Upload[Any], summed: Vector) -> Upl
         prototypes = Prototypes(mean.unsqueeze(1).contiguous(), support.float().unsqueeze(1))
         return like._replace(num_examples=round(float(support.sum())), message=Bank(prototypes))
     weight, examples = total[-2], round(float(total[-1]))
+    if weight <= 0:
+        raise SecureSumError("the clients of the round have no examples, so that their average has no weight")
     params, first = {}, 0
     for name, value in sorted(like.message.params.items()):
-        part = total[first : first + value.numel()].reshape(value.shape) / weight.clamp(min=1e-12)
+        part = total[first : first + value.numel()].reshape(value.shape) / weight
         params[name] = (part if value.is_floating_point() else part.round()).to(value.dtype)
         first += value.numel()
     return like._replace(num_examples=examples, message=Weights(params))
