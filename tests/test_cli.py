@@ -133,7 +133,7 @@ def test_resume_goes_on_and_changes_rounds_only(protofed):
         "protofed: Resuming a can change only run.rounds, run.seconds, run.checkpoint_every, run.keep_checkpoints, run.trace_every, run.monitor, run.tensorboard, run.watchers, data.root, engine.workers, engine.memory, engine.address, not train.lr"
     )
     assert "give --out" in protofed("run", "--resume")[2]
-    assert "is not a run folder" in protofed("run", "--resume", "--out", "nowhere")[2]
+    assert "There is no folder nowhere." in protofed("run", "--resume", "--out", "nowhere")[2]
 
 
 @pytest.mark.parametrize("kind", ["methods", "datasets", "partitions", "nets", "recipes"])
@@ -334,7 +334,7 @@ def test_live_table_on_a_terminal():
 
 def test_verdict_says_whether_it_is_anything():
     result = run({"run": {"rounds": 1}, "data": {"clients": 3}, "train": {"epochs": 0}, "method": {"name": "local"}})
-    assert "The accuracy by head is not higher: check the loss" in run_verdict(result)
+    assert "No accuracy is higher: check the loss" in run_verdict(result)
     sure = run({"run": {"rounds": 1}, "data": {"clients": 3}, "partition": {"ways": 1, "stdev": 0}})
     assert "tested on (almost) a single class" in run_verdict(sure)
 

@@ -15,6 +15,7 @@ import torch
 
 import protofed
 from protofed.cli import app
+from protofed.cli.plan import other_clients_line
 from protofed.core import Upload, Weights, average
 from protofed.data.partitions.base import Labels, assign_classes, check_holdings
 from protofed.data.partitions.by_class import WithReplacement
@@ -25,6 +26,7 @@ from protofed.engines.stacked import Stacked
 from protofed.errors import UserError
 from protofed.experiment.config import Config, ConfigError
 from protofed.experiment.folder import Folder
+from protofed.experiment.forecast import Cost, Forecast
 from protofed.experiment.forecast import _steps as steps_of
 from protofed.experiment.held_uploads import HeldUploads, StoredUpload
 from protofed.experiment.members import Members
@@ -358,7 +360,11 @@ def test_a_plan_counts_what_the_run_does(capsys):
     app(["plan", *words, "--clients", "1000000"], standalone_mode=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("30 rounds of 3 of 12 clients, 3 tests of 12 clients: about ")
-    assert lines[-1].startswith("With 1,000,000 clients, 3 per round: about ")
+    assert lines[-1].startswith("With 1,000,000 clients, of which 3 train per round and 12 are tested: about ")
+    assert lines[-1].endswith("The memory of a client cannot be measured with 12: plan 1,000 clients or more for it.")
+    plan.pop("total")
+    costs = {name: Cost(*value) for name, value in plan.items() if isinstance(value, list)}
+    assert " of memory, " in other_clients_line(Forecast(**{**plan, **costs, "clients": 2000}), 4000)
 
 
 @pytest.mark.parametrize(

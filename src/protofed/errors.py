@@ -44,7 +44,7 @@ def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     'Did you mean "fedproto"? Known: fedavg, fedproto.'
     """
     names = sorted(known_names)
-    close = get_close_matches(name, names, n=1)
+    close = [] if name.isdecimal() else get_close_matches(name, names, n=1)  # 1 is not meant by 10
     hint = f'Did you mean "{close[0]}"? ' if close else ""
     return f"{hint}Known: {', '.join(names)}."
 

@@ -175,6 +175,8 @@ def run_file(path: Path) -> ModuleType:
 
     Its folder is appended to `sys.path`, so that it can import the files next to it.
     """
+    if path.suffix != ".py":
+        raise UserError(f"{path} is not a Python file: its name must end in .py.")
     file = str(path.resolve())
     try:
         content = Path(file).read_bytes()

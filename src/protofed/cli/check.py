@@ -37,7 +37,8 @@ def check_command(
     from protofed.testing import check_method, check_net, check_partition
     from protofed.trust.known_code import remember
 
-    options = {key.strip(): toml_or_text(value) for key, _, value in (word.partition("=") for word in sets or ())}
+    words = (word.partition("=") for word in sets or ())
+    options = {key.strip().rpartition(".")[2]: toml_or_text(value) for key, _, value in words}  # pull or method.pull
     try:
         input_shape = tuple(int(number) for number in shape.split(","))
     except ValueError:

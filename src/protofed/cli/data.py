@@ -36,7 +36,7 @@ def info(
     from protofed.data.sources import SOURCES
     from protofed.data.summary import summarise, summary_text
     from protofed.data.table.client_tables import TableOptions, read_frames
-    from protofed.data.table.files import SUFFIXES, read_table
+    from protofed.data.table.files import is_table, read_table
     from protofed.data.table.overview import overview_text, table_overview
 
     path, options = Path(name), TableOptions("")
@@ -46,7 +46,7 @@ def info(
         data = Config.load(path).data
         name, root, options = data.name, data.root, data.table_options()
         path = Path(root) if name == "table" else path
-    if path.suffix in SUFFIXES or (path.is_dir() and (name not in SOURCES or options.target)):
+    if is_table(path) or (path.is_dir() and (name not in SOURCES or options.target)):
         if path.is_dir() or options.client:
             frames = read_frames(str(path), options)
         else:
@@ -60,7 +60,10 @@ def info(
         print(published.text(name) + ("\n" if has_reader else ""))
     about = {"published": published.as_json()} if published else {}
     if has_reader:
-        dataset = SOURCES.find(name, "dataset")[1](root)
+        source = SOURCES.find(name, "dataset")[1]
+        if root and source.files == ():
+            raise UserError(f"--root {root}: {name} is read from no folder. Leave it out.")
+        dataset = source(root)
         print(json.dumps({**summarise(dataset), **about}, indent=2) if as_json else summary_text(dataset))
     elif as_json:
         print(json.dumps({"name": name, **about}, indent=2))

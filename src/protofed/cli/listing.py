@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint
 from itertools import takewhile
@@ -106,6 +107,9 @@ def _first_sentence(text: str) -> str:
 
     >>> _first_sentence("# One sentence that goes\\n# on. Another.\\n[run]")
     'One sentence that goes on.'
+    >>> _first_sentence("# Table 1 (Tan et al. 2022): MNIST. Another.")
+    'Table 1 (Tan et al. 2022): MNIST.'
     """
     comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines()))
-    return comment[: end + 1] if (end := comment.find(". ")) >= 0 else comment
+    end = re.search(r"(?<!\bal)\. ", comment)  # not that of "et al. "
+    return comment[: end.start() + 1] if end else comment

@@ -28,7 +28,8 @@ def measure_command(
         Optional[str],
         option(
             "--client",
-            help="For bounds, classification, confusion, entropy, scatter: measure only this client (number or name).",
+            help="For bounds, classification, confusion, entropy, scatter, unknown: measure only this client (number "
+            "or name).",
         ),
     ] = None,
     accuracy: Annotated[

@@ -71,8 +71,9 @@ def predict_command(
 
     The records have the fields `label` and `scores`, of images with a label per pixel in the shape of the image. By
     prototype they also have `distance`, to the nearest prototype. A client's records also have `unknown`: whether the
-    input is unlike the classes that the client trains on (docs/own-data.md). Without --out they are printed. Answers
-    (.csv) have the label, a probability per class, and the nearest prototype with its distance.
+    input is unlike the classes that the client trains on (docs/own-data.md). Without --out they are
+    printed without the scores. Answers (.csv) have the label, a probability per class, and the nearest prototype with
+    its distance.
     """
     from protofed.experiment.results import Result
     from protofed.models import predict as predictions

@@ -7,9 +7,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Optional
 
 from protofed.cli.arguments import AsJson, ExperimentFile, Sets, TrustCode, option
+from protofed.experiment.wording import quantity
 
 if TYPE_CHECKING:
     from protofed.experiment.forecast import Forecast
+
+_MANY = 1000
+"""Clients from which on the memory of the data and libraries is small next to theirs."""
 
 
 def plan_command(
@@ -39,14 +43,14 @@ def plan_command(
         return
     print("\n".join(plan_lines(found)))
     if clients:
-        print(f"With {clients:,} clients, {found.per_round:,} per round: {_needs(found.with_clients(clients))}.")
+        print(other_clients_line(found, clients))
 
 
 def plan_lines(found: Forecast) -> list[str]:
     """What the command prints about the experiment."""
-    rounds = f"{found.rounds:,} rounds of {found.per_round:,} of {found.clients:,} clients"
+    rounds = f"{quantity(found.rounds, 'round')} of {found.per_round:,} of {found.clients:,} clients"
     return [
-        f"{rounds}, {found.tests:,} tests of {found.tested:,} clients: {_needs(found)}.",
+        f"{rounds}, {quantity(found.tests, 'test')} of {quantity(found.tested, 'client')}: {_needs(found)}.",
         f"  start {found.start.wall:.1f} s, first {found.measured} rounds {found.first_rounds.wall:.1f} s, "
         f"then {found.round.wall:.2f} s per round, {found.test.wall:.1f} s per test, {found.end.wall:.1f} s at the end",
         f"  {found.steps_per_second:,.0f} steps of clients per second, {found.steps_per_round:,.0f} per round",
@@ -55,12 +59,24 @@ def plan_lines(found: Forecast) -> list[str]:
     ]
 
 
-def _needs(found: Forecast) -> str:
+def other_clients_line(found: Forecast, clients: int) -> str:
+    """What the run would take with another number of clients. The memory of one client needs many to be measured."""
+    other = found.with_clients(clients)
+    text = f"With {clients:,} clients, of which {other.per_round:,} train per round and {other.tested:,} are tested: "
+    if found.clients >= _MANY:
+        return f"{text}{_needs(other)}."
+    return (
+        f"{text}{_needs(other, with_memory=False)}. The memory of a client cannot be measured with {found.clients:,}: "
+        f"plan {_MANY:,} clients or more for it."
+    )
+
+
+def _needs(found: Forecast, with_memory: bool = True) -> str:
     seconds = found.total.wall
     length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    memory = f"{_bytes(found.memory)} of memory, " if with_memory else ""
     return (
-        f"about {length} ({found.total.cpu:,.0f} CPU seconds of the main process), "
-        f"{_bytes(found.memory)} of memory, {_bytes(found.disk)} on disk"
+        f"about {length} ({found.total.cpu:,.0f} CPU seconds of the main process), {memory}{_bytes(found.disk)} on disk"
     )
 
 

@@ -156,6 +156,8 @@ def _run_study(
     study = STUDIES[name]
     kept_figures = read_kept(kept_file(kept), study, quick) if kept else {}
     jobs = study.jobs(out, seeds, quick, kept_figures, only)
+    if not finished:
+        sweep.require_data(jobs)
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:
         say(console, f"{len(kept_figures)} figures are taken from {kept}.")

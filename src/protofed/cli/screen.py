@@ -226,7 +226,7 @@ def _overlap_text(overlap: Mapping[str, Any]) -> str:
 
 
 def _judgements(summary: Mapping[str, Any], answers: Mapping[str, float], warning: str) -> list[str]:
-    """Sentences that compare the best accuracy with the majority-class baseline, and say what else is notable.
+    """Sentences that compare the accuracies with the majority-class baseline, and say what else is notable.
 
     `answers`: the accuracy of each of the method's own ways of predicting.
     """
@@ -234,14 +234,13 @@ def _judgements(summary: Mapping[str, Any], answers: Mapping[str, float], warnin
     if majority is None or majority != majority:
         sentences = []
     else:
-        best = max(answers, key=lambda way: answers[way], default="head")
-        gain, found = 100 * (answers.get(best, 0.0) - majority), f"The accuracy {_WAYS.get(best, best)} is"
+        gains = {way: 100 * (answers[way] - majority) for way in ("head", "prototype") if way in answers}
         if majority > 0.99:
             comparison = "Each client is tested on (almost) a single class, so no accuracy can be much higher."
-        elif gain > 0:
-            comparison = f"{found} {'only ' if gain < 5 else ''}{gain:.1f} points higher."
+        elif max(gains.values(), default=0.0) > 0:
+            comparison = f"Above it: {', '.join(f'{gain:+.1f} points {_WAYS[way]}' for way, gain in gains.items())}."
         else:
-            comparison = f"{found} not higher: check the loss, train.lr and run.rounds."
+            comparison = "No accuracy is higher: check the loss, train.lr and run.rounds."
         sentences = [f"Majority-class baseline: {100 * majority:.1f} %.", comparison]
     if warning:
         sentences[1:] = [warning]

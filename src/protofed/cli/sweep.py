@@ -73,6 +73,7 @@ def sweep_command(
             "sweep needs settings to compare: --grid section.key=a,b,c, --runs A.toml,B.toml, or a FILE with "
             "[[compare]] tables."
         )
+    sweeping.check_stored_runs(plan.runs)
     console = wide_console(stderr=format != "text")
     for note in plan.notes:
         say(console, note)

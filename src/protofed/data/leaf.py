@@ -61,7 +61,9 @@ def read_users(
     """
     paths = sorted(folder.glob("*.json"))
     if not paths:
-        raise UserError(f"leaf: there is no .json file in {folder}. Set data.root to the folder with train and test.")
+        raise UserError(
+            f"leaf: there is no .json file in {folder}. Give the folder that has train/ and test/, with .json files."
+        )
     users: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for path in paths:
         try:

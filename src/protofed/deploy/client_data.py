@@ -19,7 +19,7 @@ import torch
 from protofed.data.labels import ClassNames, class_numbers
 from protofed.data.npz_files import own_arrays, read_npz
 from protofed.data.table.client_tables import client_table
-from protofed.data.table.files import SUFFIXES, read_table
+from protofed.data.table.files import SUFFIXES, is_table, read_table
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.federation import Federation
@@ -93,18 +93,18 @@ class ClientData:
 
 def read_client_data(path: Path, config: Config, name: str = "", position: int = 0) -> ClientData:
     """The data of a client from its file. The draw of a held-out test set depends on the client's position."""
-    is_table, kinds = path.suffix in SUFFIXES, f"a table ({', '.join(SUFFIXES)})"
-    if config.data.name == TABLE and not is_table:
+    has_table, kinds = is_table(path), f"a table ({', '.join(SUFFIXES)})"
+    if config.data.name == TABLE and not has_table:
         raise UserError(f"{path}: the experiment's data are tables, so the data of a client must be {kinds}.")
-    if is_table and config.data.name != TABLE:
+    if has_table and config.data.name != TABLE:
         raise UserError(
             f'{path} is a table, but the experiment says nothing about tables. Give it a [data] with name = "table" '
             "and the name of the target's column (docs/tables.md)."
         )
     if not path.exists():
-        wanted = kinds if is_table else "an .npz file with x and y"
+        wanted = kinds if has_table else "an .npz file with x and y"
         raise UserError(f"There is no file {path}. Give the client's data as {wanted}.")
-    if is_table:
+    if has_table:
         return _table_data(path, config, name, position)
     arrays = read_npz(path)
     return _written_data(arrays, path) if "x_train" in arrays else _own_data(arrays, path, position)

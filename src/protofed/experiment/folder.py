@@ -112,9 +112,9 @@ class Folder:
     def existing(cls, path: Path) -> Folder:
         """The folder of an earlier run; an error if it is not a run folder."""
         if not (path / "config.toml").is_file():
-            raise UserError(
-                f"{path} is not a run folder: it has no config.toml. Give the --out of an earlier `protofed run`."
-            )
+            problem = f"{path} is not a run folder: it has no config.toml" if path.is_dir() else f"{path} is a file"
+            problem = problem if path.exists() else f"There is no folder {path}"
+            raise UserError(f"{problem}. Give the --out of an earlier `protofed run`.")
         return cls(path)
 
     @contextmanager

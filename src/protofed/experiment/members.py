@@ -206,15 +206,14 @@ class Members:
         data_hash = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs]).encode())
         sets = (*self.train, *self.test, *self.balanced)
         arrays = [tensor for part in sets for tensor in (part.x, part.y, part.mask) if tensor is not None]
+        pairs = zip(self.train, self.parts, strict=True)  # with data.limit, positions are those among drawn examples
+        arrays += [train.index for train, part in pairs if not np.array_equal(train.index, part.train)]
         weights_hash = hashlib.sha256()
         weights = [value for net in nets if net.fixed_init for value in net.init(torch.Generator()).values()]
         weights += [value for net in nets for _, value in sorted(net.initial_params.items())]
         for digest, tensors in ((data_hash, arrays), (weights_hash, weights)):
             for tensor in {id(tensor): tensor for tensor in tensors}.values():
                 digest.update(tensor.contiguous().numpy().data)
-        for train, part in zip(self.train, self.parts, strict=True):
-            if not np.array_equal(train.index.numpy(), part.train):  # with data.limit, positions are those of a draw
-                data_hash.update(train.index.numpy().data)
         groups = self.groups or ("",) * len(self)
         clients = [
             {**holding, "group": group, "input": train.input}
@@ -251,11 +250,8 @@ class Members:
         if method.needs == "equal nets":
             same_name = len({net.name for net in self.nets}) < len(set(self.nets))
             detail = " for inputs of shape {net.shape}" if same_name else ""
-            equal = (
-                'Give all clients the same inputs (tables: data.scaling = "federated"),'
-                if same_name
-                else "Use one net,"
-            )
+            same_inputs = 'Give all clients the same inputs (tables: data.scaling = "federated"),'
+            equal = same_inputs if same_name else "Use one net,"
             raise UserError(
                 f"{name} cannot average nets of different shapes: {self._nets_by_client(detail)}. "
                 f"{equal} or a method that shares prototypes (fedproto)."

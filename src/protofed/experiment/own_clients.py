@@ -13,7 +13,7 @@ from torch.utils import data as torch_data
 
 from protofed.data.hugging_face import channels_first, column_pair, hugging_face_splits, is_hugging_face
 from protofed.data.table.client_tables import ClientTable, TableOptions, client_tables
-from protofed.data.table.files import SUFFIXES, read_table
+from protofed.data.table.files import is_table, read_table
 from protofed.errors import UserError, did_you_mean
 
 
@@ -57,7 +57,7 @@ def unpacked(data: Any, where: str, inputs: str, target: str) -> tuple[Any, Any]
             train, test = (None if part is None else column_pair(part, inputs, target, where) for part in chosen)
             return train, test
         return chosen[0], chosen[1]
-    if isinstance(data, str | Path) and Path(data).suffix in SUFFIXES:
+    if isinstance(data, str | Path) and is_table(Path(data)):
         return read_table(Path(data)), None
     return data, None
 

@@ -82,6 +82,8 @@ def run(
         for watcher in watchers:
             watcher.preparing(text)
 
+    if resume and out is not None and config.stored(Folder.existing(Path(out)).path).data.name != config.data.name:
+        raise _another_experiment(Path(out), ["data.name"])  # before data are read that may not be there
     device = choose_device(config.engine.device)
     check_workers(config.engine.workers, device)
     members = federation.members(config) if federation else Members.of(config, say, nets)
@@ -158,13 +160,17 @@ def open_run_folder(out: str | Path | None, resume: bool, config: Config, member
             yield folder
 
 
+def _another_experiment(path: Path, keys: Sequence[str]) -> UserError:
+    return UserError(
+        f"Resuming {path} can change only {', '.join(MAY_CHANGE[:-1])}, not {', '.join(keys)}. "
+        "Start a new run for that."
+    )
+
+
 def _check_same_experiment(folder: Folder, config: Config, partition: dict[str, Any]) -> None:
     """Raise an error if the folder is of another experiment."""
     if keys := changed_keys(config.stored(folder.path).table(), config.table()):
-        raise UserError(
-            f"Resuming {folder.path} can change only {', '.join(MAY_CHANGE[:-1])}, not {', '.join(keys)}. "
-            "Start a new run for that."
-        )
+        raise _another_experiment(folder.path, keys)
     before = folder.partition()
     if before is None:
         folder.write_partition(partition)

@@ -153,6 +153,16 @@ def _notes(tables: Sequence[ClientTable], recipes: Sequence[Recipe], options: Ta
     notes = [
         f"tables of {', '.join(table.name for table in tables)}: {span} columns, {len(common)} of them common to all"
     ]
+    alike: dict[str, dict[str, str]] = {}  # by the name without case and blanks, the spellings and who has them
+    for table in tables:
+        for name in dict.fromkeys(map(str, table.labels)):
+            alike.setdefault(" ".join(name.casefold().split()), {}).setdefault(name, table.name)
+    notes += [
+        f"careful: the classes {' and '.join(f'{name!r} ({client})' for name, client in names.items())} differ only in "
+        "capital letters or blanks, and are taken for different classes"
+        for names in alike.values()
+        if len(names) > 1
+    ]
     if options.scaling == "federated":
         numbers = [sum(step.kind == "number" for step in recipe.steps) for recipe in recipes]
         categories = [sum(len(step.values) for step in recipe.steps) for recipe in recipes]

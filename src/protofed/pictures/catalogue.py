@@ -34,6 +34,7 @@ class Picture(NamedTuple):
 
     about: str
     draw: Callable[[Sequence[Any], DrawOptions], Figure]
+    uses: tuple[str, ...] = ()  # the fields of `DrawOptions` that it uses
     load: Callable[[Iterable[Any]], list[Any]] = load_runs
 
 
@@ -59,31 +60,43 @@ def _sweep_picture(sweeps: Sequence[list[SettingRow]], options: DrawOptions) -> 
 
 
 PICTURES: dict[str, Picture] = {
-    "curves": Picture("accuracy or mIoU over rounds", lambda runs, o: curves.curves(runs, o.by, o.window)),
-    "losses": Picture("the terms of the loss over rounds", lambda runs, o: curves.losses(runs, o.window)),
-    "cost": Picture("accuracy against megabytes sent", lambda runs, o: curves.cost(runs, o.by, o.window)),
-    "clients": Picture("the accuracy of each client", lambda runs, o: clients.clients(runs, o.by)),
+    "curves": Picture(
+        "accuracy or mIoU over rounds", lambda runs, o: curves.curves(runs, o.by, o.window), ("by", "window")
+    ),
+    "losses": Picture("the terms of the loss over rounds", lambda runs, o: curves.losses(runs, o.window), ("window",)),
+    "cost": Picture(
+        "accuracy against megabytes sent", lambda runs, o: curves.cost(runs, o.by, o.window), ("by", "window")
+    ),
+    "clients": Picture("the accuracy of each client", lambda runs, o: clients.clients(runs, o.by), ("by",)),
     "partition": Picture("the training examples per client and class", _partition_picture),
     "tsne": Picture("test embeddings and prototypes, by t-SNE", lambda runs, o: scatter.tsne(runs)),
     "pca": Picture("test embeddings and prototypes, by principal components", lambda runs, o: scatter.pca(runs)),
     "similarity": Picture(
         "cosines between the server's prototypes, or between the rows of a head",
         lambda runs, o: similarity.similarity_picture(runs, o.clients),
+        ("clients",),
     ),
     "blocks": Picture(
         "cosines between the classes of two superclasses",
         lambda runs, o: blocks.block_picture(runs, o.clients, o.classes),
+        ("clients", "classes"),
     ),
     "embeddings": Picture(
-        "embeddings of single clients", lambda runs, o: scatter.embeddings(runs, o.clients, o.classes)
+        "embeddings of single clients",
+        lambda runs, o: scatter.embeddings(runs, o.clients, o.classes),
+        ("clients", "classes"),
     ),
     "maps": Picture(
-        "masks, predictions and entropies of test images", lambda runs, o: maps.map_picture(runs, o.clients)
+        "masks, predictions and entropies of test images",
+        lambda runs, o: maps.map_picture(runs, o.clients),
+        ("clients",),
     ),
     "attention": Picture("the weight of each client per round (protomargin)", lambda runs, o: clients.attention(runs)),
     "margins": Picture("distances between prototypes over rounds", lambda runs, o: curves.margin_curves(runs)),
     "bounds": Picture("the loss next to the bound of the method's paper", lambda runs, o: bound_picture(runs)),
-    "sweep": Picture("accuracy along the values of a grid (DIR is a sweep's folder)", _sweep_picture, _load_sweeps),
+    "sweep": Picture("accuracy along the values of a grid (DIR is a sweep's folder)", _sweep_picture, (), _load_sweeps),
     "inputs": Picture("training and test examples of two columns", lambda runs, o: spiral.input_picture(runs)),
-    "spiral": Picture("embeddings of two dimensions", lambda runs, o: spiral.spiral_picture(runs, o.clients)),
+    "spiral": Picture(
+        "embeddings of two dimensions", lambda runs, o: spiral.spiral_picture(runs, o.clients), ("clients",)
+    ),
 }

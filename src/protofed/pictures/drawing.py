@@ -79,6 +79,7 @@ def draw(
             raise UserError(f"{name}: got {inches:g}; must be from 1 to 40 inches.")
     if ylim is not None and not ylim[0] < ylim[1]:
         raise UserError(f"--ylim: got {ylim[0]:g},{ylim[1]:g}; the first must be smaller than the second.")
+    _refuse_unused(what, window=window, clients=tuple(clients), by=tuple(by), classes=tuple(classes))
     loaded = PICTURES[what].load(runs)
     options = DrawOptions(window, _client_numbers(loaded, clients), tuple(by), tuple(classes))
     figure = PICTURES[what].draw(loaded, options)
@@ -89,6 +90,15 @@ def draw(
     if out is not None:
         drawing.save(out, force=force)
     return drawing
+
+
+def _refuse_unused(what: str, **options: Any) -> None:
+    """Raise an error if an option is given that the picture does not use."""
+    for name, value in options.items():
+        if name not in PICTURES[what].uses and value != getattr(DrawOptions(), name):
+            users = ", ".join(picture for picture in PICTURES if name in PICTURES[picture].uses)
+            flag = {"clients": "--client", "classes": "--class"}.get(name, f"--{name}")
+            raise UserError(f"{flag}: the picture {what} does not use it; {users} do. Leave it out.")
 
 
 def _client_numbers(runs: Sequence[Any], clients: Sequence[int | str]) -> tuple[int, ...]:

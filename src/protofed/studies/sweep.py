@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from protofed.data.sources import SOURCES
 from protofed.errors import StoppedRunError, UserError
-from protofed.experiment.config import Config
+from protofed.experiment.config import Config, changed_keys
 from protofed.experiment.folder import Folder, read_json, write_atomically
 from protofed.experiment.progress import ProgressFile, ProgressLine, wants_progress
 from protofed.experiment.results import Result
@@ -114,6 +115,7 @@ def sweep(
     out = Path(out)
     settings = compare_settings(compare) if compare else ()
     plan = plan_sweep(config, out, parse_seeds(seeds), grid_words(grid), settings)
+    check_stored_runs(plan.runs)
     line = ProgressLine() if wants_progress(progress) else None
     ended = [0]
 
@@ -187,11 +189,34 @@ def finish_or_stop(out: Path, config: Config) -> dict[str, Any]:
 def check_stored_run(out: Path, config: Config) -> Config:
     """The experiment of the run in this folder, which must be this one; the run may have chosen its engine."""
     stored = config.stored(out)
-    config = replace(config, engine=stored.engine, data=replace(config.data, clients=stored.data.clients))
-    lengths = [(one.run.rounds, one.run.seconds) for one in (stored, config)]
-    if stored.digest() != config.digest() or lengths[0] != lengths[1]:
-        raise UserError(f"{out} holds a run of another experiment. Give another --out, or delete it.")
+    config = replace(config.with_clients(config.data.clients or stored.data.clients), engine=stored.engine)
+    keys = [f"run.{key}" for key in ("rounds", "seconds") if getattr(stored.run, key) != getattr(config.run, key)]
+    if stored.digest() != config.digest():
+        keys += changed_keys(stored.table(), config.table()) or ["version of protofed"]
+    if keys:
+        raise UserError(
+            f"{out} holds a run of another experiment, with another {', '.join(keys)}. Give another --out, or delete "
+            "it."
+        )
     return config
+
+
+def check_stored_runs(runs: Sequence[SweepRun]) -> None:
+    """Raise an error if one of the folders has a run of another experiment."""
+    for one in runs:
+        if (one.out / "config.toml").exists():
+            check_stored_run(one.out, one.config)
+
+
+def require_data(runs: Sequence[SweepRun]) -> None:
+    """Raise an error if the files of a dataset are missing that one of the unfinished runs reads."""
+    unfinished = [one.config.data for one in runs if not (one.out / "result.json").exists()]
+    for name, root in dict.fromkeys((data.name, data.root) for data in unfinished):
+        if name in SOURCES and (state := SOURCES[name].state(root)) != "ready":
+            raise UserError(
+                f"The runs need the dataset {name}, which is {state}. docs/data.md describes the file; set "
+                "$PROTOFED_DATA to the folder that has it."
+            )
 
 
 def _prototype_distance(result: Result) -> float | None:

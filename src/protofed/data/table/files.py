@@ -13,7 +13,7 @@ from typing import Any
 from protofed.errors import UserError
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".feather", ".arrow")
-"""The endings of files that are tables."""
+"""The endings of files that are tables, which may also have capital letters."""
 _FORMATS = {
     b"PAR1": "a Parquet",
     b"ARROW1": "a Feather",
@@ -35,9 +35,18 @@ def require_pandas() -> Any:
     return pandas
 
 
+def is_table(path: Path) -> bool:
+    """Whether the name of a file is that of a table.
+
+    >>> is_table(Path("A.CSV")), is_table(Path("a.txt"))
+    (True, False)
+    """
+    return path.suffix.lower() in SUFFIXES
+
+
 def tables_in(folder: Path) -> dict[str, Path]:
     """The tables of a folder by their names without the endings, sorted; an error if two have the same name."""
-    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    files = sorted(filter(is_table, folder.iterdir()))
     for name, count in Counter(file.stem for file in files).items():
         if count > 1:
             raise UserError(
@@ -56,14 +65,14 @@ def read_table(path: Path, missing: Sequence[str] = (), texts: Sequence[str] = (
     pandas = require_pandas()
     if not path.is_file():
         raise UserError(f"There is no file {path}. Give a table: {', '.join(SUFFIXES)}.")
-    if path.suffix not in SUFFIXES:
+    if not is_table(path):
         raise UserError(f"{path} is not a table: its name must end in {', '.join(SUFFIXES)}.")
     try:
         with path.open("rb") as file:
             start = file.read(8)
         if not start:
             raise UserError(f"{path} is empty. Give a table with a header and rows.")
-        is_text = path.suffix in (".csv", ".tsv")
+        is_text = path.suffix.lower() in (".csv", ".tsv")
         frame = _read_csv(pandas, path, start, missing, texts) if is_text else _read_arrow(path, start)
     except PermissionError as problem:
         raise UserError(f"{path} cannot be read: you have no permission. Make it readable.") from problem
@@ -121,7 +130,7 @@ def _read_arrow(path: Path, start: bytes) -> Any:
     import pyarrow
     from pyarrow import feather, parquet
 
-    parquet_file = path.suffix == ".parquet"
+    parquet_file = path.suffix.lower() == ".parquet"
     name = "Parquet" if parquet_file else "Feather"
     if not start.startswith((b"PAR1",) if parquet_file else (b"ARROW1", b"FEA1")):
         format = next((f"{format} file" for magic, format in _FORMATS.items() if start.startswith(magic)), "other data")
