@@ -145,7 +145,7 @@ def test_new_classes_need_a_method_of_prototypes(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("join", "missing.safetensors"), "missing.safetensors is not a run folder: it has no config.toml. Give the --out of an earlier `protofed run`."),
+        (("join", "missing.safetensors"), "There is no folder missing.safetensors. Give the --out of an earlier `protofed run`."),
         (("join", "other.safetensors"), "other.safetensors has no prototypes that a client could join with: it is another file. Give the file that `protofed export DIR --prototypes FILE.safetensors` wrote, or a run folder."),
         (("join", "mine.npz"), "mine.npz cannot be read as safetensors: "),
         (("predict", "other.safetensors"), "other.safetensors does not say what its model is: it is another file. Give a run folder, or a .safetensors file that `protofed join` or `protofed export` wrote."),

@@ -139,7 +139,7 @@ def test_what_cannot_be_predicted_is_said(run, words, message, command, tmp_path
 
 def test_an_unfinished_or_strange_folder_has_no_model(command, tmp_path):  # noqa: F811
     np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8)))
-    assert "is not a run folder" in command("predict", "nowhere", "--input", "x.npy")[2]
+    assert "There is no folder nowhere." in command("predict", "nowhere", "--input", "x.npy")[2]
     command("run", "--quiet", "--set", "run.rounds=1", "--set", "data.clients=2", "--out", "a")
     (tmp_path / "a" / "result.json").unlink()
     assert (
@@ -348,6 +348,18 @@ def test_a_newcomer_takes_up_its_own_exported_net(tmp_path):
     assert found.given == ["body.0.bias", "body.0.weight", "head.2.bias", "head.2.weight"]
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [{"schedule": "cosine", "decay_rounds": 2}, {"decay": 0.01}, {"schedule": "polynomial", "decay_rounds": 2}],
+)
+def test_a_newcomer_trains_with_the_rate_that_a_run_begins_with(schedule, digits):
+    """The run has ended with a lower rate."""
+    constant, falling = (protofed.run({**TABLE, "train": train, "run": {"rounds": 2}}) for train in ({}, schedule))
+    assert falling.state.config.train.rate(2) < 0.6 * constant.state.config.train.rate(2)
+    accuracies = [join(run, *newcomer(digits, 2), epochs=5).alone for run in (constant, falling)]
+    assert accuracies[0] == accuracies[1] > 0.5
+
+
 def test_a_newcomer_of_fedavg_starts_from_the_servers_weights(digits):
     shared = protofed.run({**TABLE, "method": {"name": "fedavg"}})
     found = join(shared, *newcomer(digits, 2), epochs=1)
@@ -406,7 +418,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
         (["--data", "good.npz", "--out", "good.npz"], "good.npz already exists. Give another name."),
         (
             ["--data", "strange.npz"],
-            'data[0]: there is no class 11. Did you mean "1"? Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.',
+            "data[0]: there is no class 11. Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.",
         ),
         (
             ["--data", "good.npz", "--net", "mpl"],
@@ -422,7 +434,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
         ),
         (
             ["--data", "good.npz", "--start", "bad.npz"],
-            "bad.npz cannot be read as a state dict that holds only tensors: ",
+            "bad.npz has no weights: its name must end in .safetensors, ",
         ),
     ],
 )

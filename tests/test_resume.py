@@ -569,3 +569,22 @@ def test_a_round_that_becomes_the_last_one_is_tested_and_traced(every, tmp_path)
     longer = run(table(5), tmp_path / "short", resume=True)
     assert (longer.rounds[2]["accuracy_head"] is None) == (every == 2)
     assert Folder(tmp_path / "short").traced_rounds() == [2, 4, 5]
+
+
+def test_fewer_rounds_are_refused_if_a_round_that_is_over_should_have_been_tested(tmp_path):
+    class Stop(Watcher):
+        def round(self, row):
+            if row["round"] == 3:
+                raise KeyboardInterrupt
+
+    def table(rounds: int) -> dict:
+        return {**TABLE, "run": {"rounds": rounds, "eval_every": 5, "eval_last": 2}}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(table(7), tmp_path / "run", watchers=[Stop()])
+    with pytest.raises(UserError, match=r"run\.eval_last tests the last 2 rounds\. Round 3 is over.* Use 7 or more"):
+        run(table(4), tmp_path / "run", resume=True)
+    again, whole = run(table(5), tmp_path / "run", resume=True), run(table(5), tmp_path / "whole")
+    tested = [[row["accuracy_head"] for row in result.rounds] for result in (again, whole)]
+    assert tested[0] == tested[1]
+    assert [value is not None for value in tested[0]] == [False, False, False, True, True]

@@ -104,6 +104,12 @@ class TrainSection:
             return float((1 - elapsed / rounds) ** self.decay_power)
         return 0.5 * (1 + math.cos(math.pi * elapsed / rounds))
 
+    def without_schedule(self, epochs: int | float) -> TrainSection:
+        """Training for this number of epochs with the learning rate `lr` throughout."""
+        usual = TrainSection()
+        keys = ("steps", "schedule", "decay", "decay_rounds", "decay_power", "warmup", "schedule_by")
+        return replace(self, epochs=epochs, **{key: getattr(usual, key) for key in keys})
+
     def mean_rate(self, round: int, steps: int) -> float:
         """The mean learning rate of a client's steps in a round. By round, it is the rate of each of them."""
         if self.schedule_by == "round" or not steps:

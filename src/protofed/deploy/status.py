@@ -92,7 +92,11 @@ class ServerStatus(Watcher):
             self.say(text)
         self.write(round=row["round"])
         asked, ways = len(row["clients"]), (("head", "by head"), ("prototype", "by prototype"))
-        shares = [f"{text} {100 * row[f'accuracy_{way}']:.1f} %" for way, text in ways if row.get(f"accuracy_{way}")]
+        shares = [
+            f"{text} {100 * row[f'accuracy_{way}']:.1f} %"
+            for way, text in ways
+            if row.get(f"accuracy_{way}") is not None
+        ]
         accuracy = f", accuracy {', '.join(shares)}" if shares else ""
         used = asked - len(row["rejected"])
         self.say(f"round {row['round']}: {used} of {asked} clients answered ({row['seconds']:.1f} s){accuracy}")

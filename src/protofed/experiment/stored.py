@@ -85,9 +85,12 @@ class StoredRun:
         state: RunState = "diverged" if has_diverged(result.summary) else "finished"
         return cls(folder, settings, result.summary, result.rounds, result.clients, state, in_memory=result)
 
-    def client_names(self) -> list[str]:
-        """The names of the clients; [] if they have numbers only."""
-        return [row["name"] for row in self.clients if "name" in row]
+    def client_names(self) -> dict[int, str]:
+        """The names of the clients by their numbers; {} if they have numbers only."""
+        if self.in_memory:
+            return dict(enumerate(self.in_memory.state.members.names))
+        stored = (Folder(self.folder).partition() or {}).get("clients", [])
+        return {number: client["name"] for number, client in enumerate(stored) if "name" in client}
 
     @cached_property
     def config(self) -> Config:

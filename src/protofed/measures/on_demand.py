@@ -281,7 +281,7 @@ def measure(
         raise UserError(f"--every {every}: only bounds repeats rounds. Add --what bounds.")
     result = Result.load(result) if isinstance(result, str | Path) else result
     if isinstance(client, str):
-        client = int(client) if client.isdecimal() else result.state.members.client_number(client)
+        client = result.state.members.client_number(client)
     question = Question(result, client, accuracy, other_run=beside, baseline=baseline, every=every)
     with one_thread():
         return Measurements({name: function(question) for name, function in functions.items()})

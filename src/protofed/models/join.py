@@ -171,7 +171,7 @@ def join(
     has_class = examples.class_counts(len(labels)) > 0
     message = invitation.message
     down = message if method.compares_classes else _without_other_classes(message, has_class)
-    training = replace(config.train, epochs=epochs, steps=0)
+    training = config.train.without_schedule(epochs)  # a run may have ended with a rate near 0
     with one_thread():
         trained, _ = take_part(method, client, method.join(client), down, training)
         kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)

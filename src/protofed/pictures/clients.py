@@ -44,7 +44,7 @@ def client_accuracies(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> 
 def clients(runs: Sequence[StoredRun], ways: Sequence[str] = WAYS) -> Figure:
     """A strip of points per group of runs and way of predicting, one point per client."""
     all_seeds = ", clients of all seeds" if len(group_by_setting(runs)) < len(runs) else ""
-    names = runs[0].client_names() if len(runs) == 1 else []
+    names = [row["name"] for row in runs[0].clients if "name" in row] if len(runs) == 1 else []
     title = ", ".join(dict.fromkeys(run.data for run in runs)) + all_seeds
     return _strips(client_accuracies(runs, ways), title, names if len(names) <= _MOST_NAMES else [])
 
@@ -117,7 +117,7 @@ def attention(runs: Sequence[StoredRun]) -> Figure:
         set_wrapped_title(axis, title, 1)
         axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         if 0 < len(names := run.client_names()) <= _MOST_NAMES:
-            axis.set_yticks(range(len(names)), names)
+            axis.set_yticks(list(names), list(names.values()))
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         picture.colorbar(image, ax=axis, label="weight / equal share", extend="both")
     picture.tight_layout()

@@ -106,12 +106,12 @@ def _client_numbers(runs: Sequence[Any], clients: Sequence[int | str]) -> tuple[
     names = [run.client_names() for run in runs] if clients else []
     numbers = []
     for client in clients:
-        of_run = next((known for known in names if client in known), None)
-        if of_run is None and not str(client).isdecimal():
-            known = {name for known in names for name in known}
+        found = next((number for of_run in names for number, name in of_run.items() if name == client), None)
+        if found is None and not str(client).isdecimal():
+            known = {name for of_run in names for name in of_run.values()}
             hint = did_you_mean(str(client), known) if known else "The clients of these runs have numbers only."
             raise UserError(f"--client: there is no client {client!r}. {hint}")
-        numbers.append(int(client) if of_run is None else of_run.index(str(client)))
+        numbers.append(int(client) if found is None else found)
     return tuple(numbers)
 
 

@@ -51,7 +51,7 @@ def _in_plane(frames: Sequence[Frame], spanning: Sequence[np.ndarray], embedded:
     centre, axes, explained = _principal_axes(basis)
 
     def flat(z: np.ndarray) -> list[list[float]]:
-        return [[round(float(value), 3) for value in point] for point in (z - centre) @ axes.T]
+        return [[float(f"{value:.4g}") for value in point] for point in (z - centre) @ axes.T]
 
     return {
         "explained": round(explained, 3),

@@ -113,9 +113,8 @@ def _group_curve(runs: Sequence[StoredRun], key: str) -> dict[str, Any] | None:
 def _band(values: np.ndarray) -> dict[str, Any]:
     """Mean, lowest and highest value over the first axis."""
     return {
-        "mean": values.mean(0).round(5).tolist(),
-        "low": values.min(0).round(5).tolist(),
-        "high": values.max(0).round(5).tolist(),
+        name: [float(f"{value:.6g}") for value in part.tolist()]  # a term of a loss may be tiny
+        for name, part in (("mean", values.mean(0)), ("low", values.min(0)), ("high", values.max(0)))
     }
 
 

@@ -7,6 +7,7 @@ const chosen = { run: 0, way: null, frame: null, filter: "" }; // what the reade
 // ---------------------------------------------------------------- small helpers
 // Math.max(...values) fails for 100,000 values or so: they would all be arguments.
 const largest = (values) => values.reduce((most, value) => Math.max(most, value), -Infinity);
+const clientName = (run, number) => (run.names ??= new Map(run.clients.map((row) => [row.client, row.name]))).get(number) ?? number; // clients.csv has only tested ones
 const smallest = (values) => values.reduce((least, value) => Math.min(least, value), Infinity);
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -254,7 +255,7 @@ function stripPlot(run) {
   if (!values.length) return null;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img", "aria-label": "Accuracy of each client. Use the arrow keys to read the clients from the lowest to the highest." });
   figure.append(svg);
-  const lowest = Math.floor(Math.min(...values.map((row) => row.value), 0.9) * 10) / 10, px = (value) => left + ((value - lowest) / (1 - lowest)) * (width - left - right);
+  const lowest = Math.floor(Math.min(smallest(values.map((row) => row.value)), 0.9) * 10) / 10, px = (value) => left + ((value - lowest) / (1 - lowest)) * (width - left - right);
   for (const x of ticks(lowest, 1)) {
     svg.append(shape("line", { class: "grid", x1: px(x), x2: px(x), y1: 8, y2: height - bottom }));
     svg.append(shape("text", { x: px(x), y: height - bottom + 18, "text-anchor": "middle" }, percent(x, 0)));
@@ -364,7 +365,7 @@ function holdingsSection(run) {
       element("div", { class: "controls" }, csvButton("sizes", ["rank", "training examples"], () => held.sizes.map((size, i) => [i + 1, size]))));
   }
   const clients = largest(held.counts.map(([client]) => client)) + 1, counts = new Map(held.counts.map(([client, label, count]) => [`${label},${client}`, count])), most = largest(held.counts.map((row) => row[2]));
-  const name = (client) => run.clients[client]?.name ?? client;
+  const name = (client) => clientName(run, client);
   return section("holdings", "Who holds what", about,
     matrix({ label: "Training examples per class and client", rows: held.labels, columns: Array.from({ length: clients }, (_, i) => String(i)), sides: true, value: (i, j) => counts.get(`${i},${j}`) ?? null,
       text: (i, j, count) => `client ${name(j)}, class ${held.labels[i]}: ${quantity(count ?? 0, "example")}`, strength: (count) => 0.15 + 0.85 * (count / most) }),
@@ -397,8 +398,8 @@ function mapSection(run) {
     }
   };
   const everything = () => [...shown.map(([x, y, klass, support]) => [x, y, `prototype of class ${label(klass)}${support === null ? "" : `\nsupport: ${shortNumber(support)} examples`}`]),
-    ...map.local.map(([x, y, klass, client]) => [x, y, `client ${run.clients[client]?.name ?? client}: its mean of class ${label(klass)}`]),
-    ...map.samples.map(([x, y, klass, client]) => [x, y, `test example of client ${run.clients[client]?.name ?? client}, class ${label(klass)}`])];
+    ...map.local.map(([x, y, klass, client]) => [x, y, `client ${clientName(run, client)}: its mean of class ${label(klass)}`]),
+    ...map.samples.map(([x, y, klass, client]) => [x, y, `test example of client ${clientName(run, client)}, class ${label(klass)}`])];
   svg.addEventListener("pointermove", (event) => {
     const [x, y, left, top] = pointer(svg, event, width);
     let best = null, distance = 14;
@@ -444,8 +445,8 @@ function attentionSection(run) {
   if (!run.attention) return null;
   const { values } = run.attention;
   return section("attention", "Attention per client", "The weight that each client (row) got per round (column), relative to equal weights: blue above, orange below.",
-    matrix({ label: "Attention", rows: values.map((_, i) => String(run.clients[i]?.name ?? i)), columns: values[0].map((_, j) => String(j + 1)), sides: true, value: (i, j) => values[i][j],
-      text: (i, j, found) => `client ${run.clients[i]?.name ?? i}, round ${j + 1}: ${found === null ? "not sampled" : `${found.toFixed(3)} times equal weight`}`, strength: (found) => Math.max(-1, Math.min(1, (found - 1) * 3)) || 0.02 }),
+    matrix({ label: "Attention", rows: values.map((_, i) => String(clientName(run, i))), columns: values[0].map((_, j) => String(j + 1)), sides: true, value: (i, j) => values[i][j],
+      text: (i, j, found) => `client ${clientName(run, i)}, round ${j + 1}: ${found === null ? "not sampled" : `${found.toFixed(3)} times equal weight`}`, strength: (found) => Math.max(-1, Math.min(1, (found - 1) * 3)) || 0.02 }),
     element("div", { class: "controls" }, csvButton("attention", ["client", ...values[0].map((_, j) => j + 1)], () => values.map((row, i) => [i, ...row]))));
 }
 function rejectedSection(run) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from protofed.experiment.folder import Folder
 from protofed.experiment.stored import StoredRun, has_diverged
@@ -86,8 +87,10 @@ def _result_sentence(name: str, runs: Sequence[StoredRun]) -> str:
         return f"{where}: there are no test examples."
     server = first.summary["global"]["accuracy"]
     own = f" The server's own model has {100 * server:.1f} %." if server is not None and len(runs) == 1 else ""
-    majority = first.summary["majority"]
-    baseline = f" Always predicting a client's most frequent class: {100 * majority:.1f} %." if majority else ""
+    majorities = [majority for run in runs if (majority := run.summary["majority"])]
+    baseline = ""
+    if majorities:
+        baseline = f" Always predicting a client's most frequent class: {100 * fmean(majorities):.1f} %."
     return f"{where}: {figures} ({detail}).{own}{baseline}"
 
 
