@@ -223,6 +223,19 @@ def test_a_setting_with_a_stopped_run_is_not_the_best():
     assert settings_table([lucky, plain]).rows[0][0] == "a.b=1 (1 of 3 runs stopped)"
 
 
+def test_heads_are_compared_among_the_clients_own_classes():
+    """The single head of fedavg chooses among all classes, that of a client of local knows only its own."""
+    local = SettingRow("local", {"by head": {0: 0.95, 1: 0.95}, "own classes": {0: 0.95, 1: 0.95}})
+    fedavg = SettingRow("fedavg", {"by head": {0: 0.90, 1: 0.91}, "own classes": {0: 0.98, 1: 0.99}})
+    table = settings_table([local, fedavg])
+    assert table.heads[-1] == "own classes, minus the first"
+    assert table.rows[1][-1].text == "+3.5 ± 6.4"
+    former = [row._replace(figures={"by head": row.figures["by head"]}) for row in (local, fedavg)]
+    assert settings_table(former).heads[-1] == "by head, minus the first"
+    stopped = SettingRow("fednh", {}, stopped={0: "", 1: ""})
+    assert settings_table([local, stopped]).heads[-1] == "own classes, minus the first"
+
+
 def stored(method: str, seed: int, share: float, *words: str) -> StoredRun:
     """A run that only says that it has been."""
     spread = {"mean": share, "std": 0.0}

@@ -113,8 +113,13 @@ def _setting_row(name: str, runs: Sequence[StoredRun]) -> SettingRow:
 
 
 def settings_table(rows: Sequence[SettingRow]) -> ResultTable:
-    """One row per setting: means over seeds with their intervals, and the difference from the first setting."""
+    """One row per setting: means over seeds with their intervals, and the difference from the first setting.
+
+    Heads are compared among the client's own classes, because a head that stays with a client knows no others. Only
+    runs of earlier versions lack this figure.
+    """
     names = [name for name in _OVER_SEEDS if any(name in row.figures for row in rows)]
+    compared = "own classes" if all("own classes" in row.figures for row in rows if row.figures) else "by head"
     best = {name: best_row(rows, name) for name in names}
     lines: list[list[TableCell | str]] = []
     for row in rows:
@@ -125,14 +130,14 @@ def settings_table(rows: Sequence[SettingRow]) -> ResultTable:
                 line.append(TableCell("-"))
             else:
                 line.append(TableCell(interval.percent(), interval.mean, interval.half, best[name] is row))
-        gap = row.compared_with(rows[0], "by head") if row is not rows[0] else None
+        gap = row.compared_with(rows[0], compared) if row is not rows[0] else None
         if len(rows) > 1 and gap is None:
             line.append(TableCell(""))
         elif gap is not None:
             star = " *" if gap.excludes_zero else ""
             line.append(TableCell(gap.percent("+") + star, gap.mean, gap.half))
         lines.append(line)
-    heads = ["setting", *names, *(["by head, minus the first"] if len(rows) > 1 else [])]
+    heads = ["setting", *names, *([f"{compared}, minus the first"] if len(rows) > 1 else [])]
     notes = [EXPLAINED, *([BOLD_RULE] if any(best.values()) else [])]
     return ResultTable(heads, lines, notes)
 
