@@ -241,6 +241,7 @@ def test_runs_are_listed_with_their_state(protofed, tmp_path):
     one = listed["all/one"]
     assert (one["method"], one["data"], one["seed"], one["rounds"]) == ("fedproto", "digits", 0, 2)
     assert 0 < one["by head"] < 1
+    assert listed["all/stopped"]["by head"] == pytest.approx(one["by head"])  # the figures so far
     assert protofed("runs", "nowhere")[2].startswith("protofed: There is no folder nowhere.")
     assert "There are no run folders in all/one/checkpoint." in protofed("runs", "all/one/checkpoint")[2]
 

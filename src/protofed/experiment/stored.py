@@ -76,7 +76,7 @@ class StoredRun:
                     else f"Continue it with `protofed run --resume --out {folder}`."
                 )
             )
-        return cls(folder, settings, _summary_so_far(settings, files, rounds), rounds, [], state, label)
+        return cls(folder, settings, summary_so_far(settings, files, rounds), rounds, [], state, label)
 
     @classmethod
     def of(cls, result: Result) -> StoredRun:
@@ -142,7 +142,7 @@ def has_diverged(summary: Mapping[str, Any]) -> bool:
     return any(value is None or not math.isfinite(value) for value in (summary.get("loss") or {}).values())
 
 
-def _summary_so_far(settings: Mapping[str, Any], files: Folder, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary_so_far(settings: Mapping[str, Any], files: Folder, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What result.json would say after the rounds so far, with the figures of the last round that was tested."""
     is_tested = (row for row in reversed(rounds) if row.get("accuracy_head", row.get("accuracy_prototype")) is not None)
     tested: Mapping[str, Any] = next(is_tested, {})

@@ -9,7 +9,7 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.experiment.folder import Folder
-from protofed.experiment.stored import has_diverged, read_settings
+from protofed.experiment.stored import has_diverged, read_settings, summary_so_far
 from protofed.experiment.table import ResultTable, TableCell
 from protofed.experiment.wording import duration, percent
 
@@ -52,7 +52,9 @@ def _cells_of_run(path: Path) -> list[TableCell]:
         summary = files.result()
         state, done = "diverged" if has_diverged(summary) else "finished", summary["rounds"]
     else:
-        state, done = "running" if files.is_in_use() else "stopped", len(files.rounds())
+        rounds = files.rounds()
+        state, done = "running" if files.is_in_use() else "stopped", len(rounds)
+        summary = summary_so_far(settings, files, rounds) if rounds else {}
     changed = [path / name for name in ("config.toml", "rounds.jsonl", "result.json") if (path / name).exists()]
     age = time.time() - max(file.stat().st_mtime for file in changed)
     method, seed, rounds = (
