@@ -46,16 +46,22 @@ def require_continuable(
             f"run.seconds: got {run.seconds:g}, but the rounds before the last one in {folder} took "
             f"{seconds:.1f} s. Use more than that, or 0 for no limit."
         )
-    before = replace(run, rounds=read_settings(folder / "config.toml")["run"]["rounds"])
-    due = [number for row in rows[:done] if (number := row["round"]) < run.rounds and run.is_tested(number, False)]
+    if run.eval_last:
+        _require_tests_of_last_rounds(config, folder, rows[:done])
+    if config.eval.personal:
+        _require_personal_scores(config, folder, rows, examined)
+
+
+def _require_tests_of_last_rounds(config: Config, folder: Path, rows: Sequence[RoundRow]) -> None:
+    """Raise an error if the run has fewer rounds than before, so that a round that is over should have been tested."""
+    run, before = config.run, replace(config.run, rounds=read_settings(folder / "config.toml")["run"]["rounds"])
+    due = [number for row in rows if (number := row["round"]) < run.rounds and run.is_tested(number, False)]
     if untested := [number for number in due if not before.is_tested(number, False)]:
         raise UserError(
             f"run.rounds: got {run.rounds}, but run.eval_last tests the last {run.eval_last} rounds. Round "
             f"{untested[0]} is over, and was not tested, because the run was to have {before.rounds} rounds. Use "
             f"{before.rounds} or more."
         )
-    if config.eval.personal:
-        _require_personal_scores(config, folder, rows, examined)
 
 
 def was_tested(row: RoundRow) -> bool:
