@@ -31,7 +31,16 @@ from protofed.studies.reproduce.figures import (
     figures_of_run,
     server_in_last_rounds,
 )
-from protofed.studies.reproduce.papers import CANNOT, CHECKED, ENTRIES, NOT_YET, PAPER_SCALE, PARTLY, SMALLER
+from protofed.studies.reproduce.papers import (
+    CANNOT,
+    CHECKED,
+    ENTRIES,
+    IN_PART,
+    NOT_YET,
+    PAPER_SCALE,
+    PARTLY,
+    SMALLER,
+)
 from protofed.studies.reproduce.partition_table import PARTITION_TABLE
 from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.reproduce.study import Cell, CellResult, Study, orderings, read_kept, study_as_json
@@ -76,7 +85,7 @@ def test_orderings_hold_are_reversed_or_cannot_be_told():
     assert (same, opposite, open_) == (1, 2, 3)
     assert told == [("c", "a", "n = 3"), ("c", "b", "n = 3")]
     text = page.study_verdict(found)
-    assert text[0].startswith("Of the paper's 6 orderings of two methods, 1 hold")
+    assert text[0].startswith("Of the paper's 6 orderings of two methods, 1 holds")
     assert text[1] == "Reversed: c above a, b at n = 3."
     assert orderings([made("a", "90", 0.5), made("b", "80", 0.1)]).open == 1  # one seed tells nothing
     twice = [one._replace(cell=replace(one.cell, words=("same",))) for one in found[:2]]
@@ -444,7 +453,7 @@ def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: 
     assert len(set(names)) == len(names)
     assert set(STUDIES) <= set(names)
     assert all(name in out for name in names)
-    assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, SMALLER, PARTLY, NOT_YET, CANNOT, CHECKED}
+    assert {entry.state for entry in ENTRIES} <= {PAPER_SCALE, IN_PART, SMALLER, PARTLY, NOT_YET, CANNOT, CHECKED}
     for entry in ENTRIES:
         assert not entry.how.endswith("."), entry  # the command ends the sentence
         assert entry.state != NOT_YET or " makes " not in entry.how, entry  # it "can make" what was not run yet

@@ -40,6 +40,40 @@ def test_sentences_about_the_epochs_of_local_follow_from_the_kept_figures():
     assert round(held_out[2], 1) == 1.1
 
 
+def test_sentences_about_table2_follow_from_the_kept_figures():
+    kept, text, columns = Kept("fedproto-table2"), text_of("fedproto.md"), ("n = 3", "n = 4", "n = 5")
+    first = Kept("fedproto-table1")
+
+    def gaps(one: str, other: str, of: Kept = kept) -> list[Interval]:
+        return [of.gap(one, other, column) for column in columns]
+
+    def words(one: str, other: str) -> str:
+        return "{}, {} and {}".format(*(gap.percent("+") for gap in gaps(one, other)))
+
+    fedavg, head, local = "fedavg, own classes", "fedproto, own classes", "local, own classes"
+    assert f"the head of fedavg gains {words(fedavg, 'fedavg')} points. - Read out" in text
+    assert (
+        f"fedavg differs from fedproto by prototype by {words(fedavg, 'fedproto')}; from fedproto by head by " in text
+    )
+    assert f"by head by {words(fedavg, head)}, and from `local` by {words(fedavg, local)}." in text
+    by_head, by_prototype = words("fedproto, by head", "local"), words("fedproto", "local")
+    assert f"differs from `local` by {by_head} by head and by {by_prototype} by prototype. In the paper" in text
+    paper = [[paper_mean(value) for value in published.FEDPROTO_MNIST[row, 3]] for row in ("fedproto", "local")]
+    above = [ours - theirs for ours, theirs in zip(*paper, strict=True)]
+    assert "In the paper it is {:.2f}, {:.2f} and {:.2f} above its Local.".format(*above) in text
+    pairs = ((fedavg, "fedproto"), (fedavg, head), (fedavg, local), ("fedproto, by head", "local"))
+    for pair in pairs:
+        assert all(gap.mean > 0 for gap in (*gaps(*pair), *gaps(*pair, of=first)))
+    sure = [[gap.excludes_zero for gap in gaps(*pair)] for pair in pairs]
+    assert sure == [[True, False, True], [False, False, True], [False, True, True], [False, True, False]]
+    assert not any(gap.excludes_zero for gap in gaps("fedproto", "local"))
+    alone = [100 * kept.mean("local", column).mean for column in columns]
+    assert f"`local` has {min(alone):.1f} to {max(alone):.1f} %, where the paper has 93 to 94" in text
+    assert {int(value) for value in paper[1]} == {93, 94}
+    run_so_far = {row for (row, _), result in kept.by_place.items() if result.runs}
+    assert run_so_far == {"fedavg", "fedproto", "local", "fedproto, by head", fedavg, head, local}
+
+
 NO_GAP = Interval(0, None, 0)
 
 
