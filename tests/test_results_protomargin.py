@@ -11,7 +11,10 @@ from protofed.experiment.config import Config
 from protofed.experiment.members import Members
 from protofed.experiment.recipes import recipe_file
 from protofed.measures.correlation import pearson
+from protofed.measures.intervals import Interval
 from protofed.studies.reproduce import published
+from protofed.studies.reproduce.over_slow import SLOW
+from protofed.studies.reproduce.study import paper_mean
 
 
 def weight_of_the_first(first: float, second: float) -> float:
@@ -72,5 +75,84 @@ def test_sentences_about_prototype_guided_fl_follow_from_the_kept_figures():
     assert f"above protomargin as printed by {readings.percent()} points" in text
     assert not any(gap.excludes_zero for gap in (reversed_, d_plus, readings))
     run_so_far = {place for place, result in kept.by_place.items() if len(result.runs) == 3}
-    rows = ("protomargin", "protomargin, deviation", "protomargin, d+ only", equal, "fedavg")
-    assert run_so_far == {(row, "slow 0.8") for row in rows}  # with another result, other sentences are needed
+    complete = ("fedavg", "fedavg + toleration", equal, "protomargin", "protomargin, deviation")
+    others = ("fairness", "protomargin, no toleration", "deviation, no toleration")  # without slow clients
+    assert run_so_far == {  # with another result, other sentences are needed
+        *((row, f"slow {slow}") for row in complete for slow in SLOW),
+        *((row, "slow 0") for row in others),
+        ("protomargin, d+ only", "slow 0.8"),
+    }
+
+
+def test_sentences_about_the_small_table2_follow_from_the_kept_figures():
+    kept, text = Kept("protomargin-table2-small"), text_of("protomargin.md")
+    equal, by_size, printed, reversed_ = (
+        "fairness + toleration",
+        "fedavg + toleration",
+        "protomargin",
+        "protomargin, deviation",
+    )
+
+    def gaps(first: str, second: str, kind: str = "") -> list[Interval]:
+        return [kept.gap(first, second, f"{kind}slow {slow}") for slow in SLOW]
+
+    def words(first: str, second: str, kind: str = "") -> str:
+        return "{}, {} and {}".format(*(gap.text(not kind, "+") for gap in gaps(first, second, kind)))
+
+    def sure(first: str, second: str) -> list[bool]:
+        return [gap.excludes_zero for gap in gaps(first, second)]
+
+    def values(row: str, slow: str) -> dict[int, float]:
+        return {seed: 100 * value for seed, value in kept.by_place[row, f"slow {slow}"].accuracy.items()}
+
+    def means(row: str) -> list[float]:
+        return [100 * kept.mean(row, f"slow {slow}").mean for slow in SLOW]
+
+    def papers(row: str) -> list[float]:
+        return [float(value) for value in published.PROTOMARGIN_TABLE3[row][:3]]
+
+    assert all(len(result.runs) == 3 for result in kept.results)
+    assert sure(printed, equal) == [False, False, True]
+    assert sure(reversed_, equal) == [False] * 3
+    assert sure(reversed_, printed) == [True, True, False]
+    assert sure("fedatt", equal) == [False] * 3
+    assert not any(gap.excludes_zero for gap in gaps(equal, by_size))
+    pairs = [values(equal, slow)[seed] - values(by_size, slow)[seed] for slow in SLOW for seed in range(3)]
+    by_seed = values(by_size, "0").values()
+    paper_gain = [ours - theirs for ours, theirs in zip(papers("protomargin"), papers(equal), strict=True)]
+    paper_equal = [ours - theirs for ours, theirs in zip(papers(equal), papers(by_size), strict=True)]
+    table2 = published.PROTOMARGIN_TABLE2["mnist"]
+    fall = {row: means(row)[0] - means(row)[2] for row in (printed, equal, reversed_)}
+    for sentence in (
+        f"differs from equal weights with toleration by {words(printed, equal)} points; the last interval excludes 0",
+        f"Its training loss differs by {words(printed, equal, 'loss, ')}. In the paper's",
+        "protomargin is {:.1f}, {:.1f} and {:.1f} points above".format(*paper_gain),
+        f"it differs from equal weights by {words(reversed_, equal)} points, which is undecided",
+        f"from the printed version by {words(reversed_, printed)}, where the first two",
+        f"in all nine pairs of runs, by {min(pairs):.1f} to {max(pairs):.1f} points; the intervals of the differences, "
+        f"{words(equal, by_size)}, include 0",
+        f"({min(by_seed):.1f} to {max(by_seed):.1f} % without slow clients)",
+        "The paper has {:.1f}, {:.1f} and {:.1f} points.".format(*paper_equal),
+        f"differs from fedavg with toleration by {words('fedprox', by_size)} points.",
+        f"differs from fedavg by {words('fedatt', 'fedavg')} and cannot be distinguished",
+        f"it has {paper_mean(table2['fedatt'][0]):.1f} and FedAvg {paper_mean(table2['fedavg'][0]):.1f}",
+        f"cost protomargin {fall[printed]:.1f} points from slow 0 to 0.8 ({means(printed)[0]:.1f} to "
+        f"{means(printed)[2]:.1f}), equal weights with toleration {fall[equal]:.1f} and the reversed sign "
+        f"{fall[reversed_]:.1f}",
+        f"protomargin loses {papers(printed)[0] - papers(printed)[2]:.1f} ({papers(printed)[0]} to {papers(printed)[2]})",
+    ):
+        assert sentence in text, sentence
+
+
+def test_sentences_about_the_weights_of_clients_follow_from_the_kept_figures():
+    kept, text = Kept("protomargin-figureS2-small"), text_of("protomargin.md")
+
+    def spread(row: str) -> set[str]:
+        return {f"{kept.mean(f'{row}, slow {slow}', 'std of weights').mean:.3f}" for slow in SLOW}
+
+    (printed,), (by_size,) = spread("protomargin"), spread("fedavg + toleration")
+    reversed_ = sorted(spread("protomargin, deviation"))
+    assert (
+        f"a standard deviation of {printed} as printed and {reversed_[0]} to {reversed_[-1]} with the sign reversed, "
+        f"shares by size {by_size}." in text
+    )
