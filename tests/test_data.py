@@ -388,7 +388,7 @@ def test_a_file_of_leaf_by_hand(tmp_path):
             r"user f_1 has the shape \[2\], but one of user f_0 has \[1\]",
         ),
         ({"f_0": ([], [])}, "no user in .*train has an example"),
-        (None, r"there is no .json file in .*train\. Set data.root"),
+        (None, r"there is no .json file in .*train\. Give the folder that has train/"),
     ],
 )
 def test_what_is_wrong_with_a_file_of_leaf_is_said(users, message, tmp_path):

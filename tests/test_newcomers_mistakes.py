@@ -126,9 +126,9 @@ def test_a_table_model_asks_for_a_table(command, tmp_path):  # noqa: F811
     assert "notes.txt is not a table. This model takes rows of one: .csv, " in err
 
 
-def test_options_of_a_checked_method_may_be_written_as_elsewhere(command):  # noqa: F811
-    for word in ("method.pull=3", "pull=3"):
-        assert "passed all checks" in command("check", "fedproto", "--set", word)[1]
+def test_options_of_a_checked_net_may_be_written_as_elsewhere(command):  # noqa: F811
+    for word in ("net.dim=3", "dim=3"):
+        assert "passed all checks" in command("check", "mlp", "--set", word)[1]
 
 
 def test_recipes_are_described_by_a_complete_sentence(command):  # noqa: F811

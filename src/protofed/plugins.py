@@ -171,10 +171,7 @@ def outside_error(problem: BaseException) -> str | None:
 
 
 def run_file(path: Path) -> ModuleType:
-    """The module in a file. A file is run once, and again after it has changed.
-
-    Its folder is appended to `sys.path`, so that it can import the files next to it.
-    """
+    """The module in a file, which is run once, and again after it has changed. It can import files next to it."""
     if path.suffix != ".py":
         raise UserError(f"{path} is not a Python file: its name must end in .py.")
     file = str(path.resolve())

@@ -12,7 +12,7 @@ from protofed.experiment.wording import quantity
 if TYPE_CHECKING:
     from protofed.experiment.forecast import Forecast
 
-_MANY = 1000
+_ENOUGH_CLIENTS = 1000
 """Clients from which on the memory of the data and libraries is small next to theirs."""
 
 
@@ -63,11 +63,11 @@ def other_clients_line(found: Forecast, clients: int) -> str:
     """What the run would take with another number of clients. The memory of one client needs many to be measured."""
     other = found.with_clients(clients)
     text = f"With {clients:,} clients, of which {other.per_round:,} train per round and {other.tested:,} are tested: "
-    if found.clients >= _MANY:
+    if found.clients >= _ENOUGH_CLIENTS:
         return f"{text}{_needs(other)}."
     return (
         f"{text}{_needs(other, with_memory=False)}. The memory of a client cannot be measured with {found.clients:,}: "
-        f"plan {_MANY:,} clients or more for it."
+        f"plan {_ENOUGH_CLIENTS:,} clients or more for it."
     )
 
 

@@ -13,7 +13,7 @@ from protofed import __version__
 from protofed.data.partitions.base import Holding
 from protofed.deploy.client_data import ClientData, read_balanced, read_client_data
 from protofed.deploy.client_store import ClientStore, StoredRound, newest_run
-from protofed.deploy.ledger import Ledger, read_ledger
+from protofed.deploy.ledger import Ledger, sent_uploads
 from protofed.deploy.policy import Policy, PolicyError
 from protofed.deploy.settings import EXPERIMENT_FILE, read_client_settings
 from protofed.deploy.tasks import FORGETTABLE, identity_of, kind_of_test
@@ -178,7 +178,9 @@ class ClientWork:
             stored = store.answer(round, message)
             data = self.data_to_upload(task, is_new=stored is None)
             if stored is None:
-                if self.config.privacy.is_on and (round in store.rounds() or self._uploads(task["run"]).get(round)):
+                if self.config.privacy.is_on and (
+                    round in store.rounds() or sent_uploads(self.folder, task["run"]).get(round)
+                ):
                     raise PolicyError("its upload of this round has left before, and one with other noise must not")
                 stored = self._trained(task, tensors, data, message, store.newest(round))
                 store.write(stored, task["oldest"])
@@ -189,20 +191,12 @@ class ClientWork:
 
         `is_new`: whether the upload will be another one than those of this round that have left, if any.
         """
-        data, uploads = self.data(), self._uploads(task["run"])
+        data, is_masked = self.data(), self.config.privacy.secure_sum
+        uploads = sent_uploads(self.folder, task["run"], is_masked)
         of_this_round = len(uploads.pop(task["round"], ()))
         number = sum(map(len, uploads.values())) + (of_this_round + 1 if is_new else max(1, of_this_round))
-        self.policy.check_upload(self.config.method, data, number, self.config.privacy.secure_sum)
+        self.policy.check_upload(self.config.method, data, number, is_masked)
         return data
-
-    def _uploads(self, run: str) -> dict[int, set[str]]:
-        """The hashes of the uploads of a run that have left, by round. Those of a secure sum differ by masks only."""
-        uploads: dict[int, set[str]] = {}
-        for line in read_ledger(self.folder):
-            if line["kind"] == "train" and line["run"] == run:
-                content = "" if self.config.privacy.secure_sum else line["sha256"]
-                uploads.setdefault(line["round"], set()).add(content)
-        return uploads
 
     def _trained(
         self,

@@ -80,3 +80,12 @@ def read_ledger(folder: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             lines.append({"kind": "unreadable", "round": None, "tensors": [], "figures": {}, "bytes": 0, "sha256": ""})
     return lines
+
+
+def sent_uploads(folder: Path, run: str, is_masked: bool = False) -> dict[int, set[str]]:
+    """The hashes of a client's uploads of a run that have left, by round; masked ones of a round count as one."""
+    uploads: dict[int, set[str]] = {}
+    for line in read_ledger(folder):
+        if line["kind"] == "train" and line["run"] == run:
+            uploads.setdefault(line["round"], set()).add("" if is_masked else line["sha256"])
+    return uploads

@@ -23,7 +23,7 @@ _FIGURES = {
 """The figures that are compared over seeds, and their section and key in result.json."""
 
 
-_ROUNDING = 1e-10
+_HALF_ROUNDING = 1e-10
 """The half-width of an interval is rounded to ten digits."""
 
 
@@ -52,7 +52,7 @@ class Interval(NamedTuple):
     @property
     def excludes_zero(self) -> bool:
         """Whether 0 lies outside of the interval. A mean of equal values that differs from 0 by rounding does not."""
-        return self.half is not None and abs(self.mean) > self.half + _ROUNDING
+        return self.half is not None and abs(self.mean) > self.half + _HALF_ROUNDING
 
     def percent(self, sign: str = "") -> str:
         """The interval in percent, such as "94.4 ± 1.2". `sign` "+": positive means get a plus sign."""

@@ -199,9 +199,9 @@ def _verdict(found: Orderings, opening: str) -> list[str]:
     if not total:
         return []
     text = (
-        f"{opening} the paper's {total} orderings of two methods, {same} {_plural(same, 'hold', 'holds')} (the 95 % "
-        f"interval of the difference, seed by seed, excludes 0), {opposite} {_plural(opposite, 'are', 'is')} reversed "
-        f"by the same criterion, and {open_} {_plural(open_, 'are', 'is')} undecided with "
+        f"{opening} the paper's {total} orderings of two methods, {same} hold{'s' * (same == 1)} (the 95 % "
+        f"interval of the difference, seed by seed, excludes 0), {opposite} {'is' if opposite == 1 else 'are'} "
+        f"reversed by the same criterion, and {open_} {'is' if open_ == 1 else 'are'} undecided with "
         f"these seeds. If all methods were equally good, about {total / 20:.0f} of these intervals would exclude 0 by "
         "chance."
     )
@@ -210,10 +210,6 @@ def _verdict(found: Orderings, opening: str) -> list[str]:
         groups.setdefault((better, column), []).append(worse)
     parts = [f"{better} above {', '.join(worse)} at {column}" for (better, column), worse in groups.items()]
     return [text, *([f"Reversed: {'; '.join(parts)}."] if parts else [])]
-
-
-def _plural(number: int, several: str, one: str) -> str:
-    return one if number == 1 else several
 
 
 def unfinished_note(results: Sequence[CellResult], seeds: int) -> list[str]:

@@ -13,6 +13,7 @@ CHECKED = "checked by counter-examples or in many draws"
 _COMMAND = "`protofed reproduce`"
 _SPIRAL = "python scripts/spiral_pictures.py"
 _ENCODER = "with an encoder trained on ImageNet"
+_ON_A_SUBSET = f"{_COMMAND} can make it on a subset, in hours"
 
 
 class Entry(NamedTuple):
@@ -26,16 +27,18 @@ class Entry(NamedTuple):
 
 
 _FROM_TABLE2 = tuple(
-    (f"{name}{scale}", f"{shows}; {data}", NOT_YET, f"{_COMMAND} can make it from the runs of Table 2")
-    if scale != "-small" or name != "figureS2"
-    else (f"{name}{scale}", f"{shows}; {data}", SMALLER, f"{_COMMAND} makes it from the runs of Table 2")
+    (f"{name}{scale}", f"{shows}; {data}", state, f"{_COMMAND} {makes} it from the runs of Table 2")
     for name, shows in (
         ("table4", "Table 4: margins, FFD"),
         ("figure2", "Fig. 2: curves"),
         ("figure3", "Fig. 3, 4: margins, MMD"),
         ("figureS2", "Fig. S2: attention"),
     )
-    for scale, data in (("", "synthetic"), ("-mnist", "MNIST"), ("-small", "MNIST, small"))
+    for scale, data, state, makes in (
+        ("", "synthetic", NOT_YET, "can make"),
+        ("-mnist", "MNIST", NOT_YET, "can make"),
+        ("-small", "MNIST, small", SMALLER, "makes"),
+    )
 )
 """Tables and figures of prototype-guided FL that need no training of their own."""
 _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
@@ -109,19 +112,9 @@ _PAPERS: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]] = {
             PARTLY,
             f"{_COMMAND} makes it on a subset, in hours; docs/results/fednh.md says which cells have been run",
         ),
-        ("table1-dir1", "Table 1: Cifar10, Dir(1.0)", NOT_YET, f"{_COMMAND} can make it on a subset, in hours"),
-        (
-            "table1-cifar100",
-            "Table 1: Cifar100, Dir(0.3)",
-            NOT_YET,
-            f"{_COMMAND} can make it on a subset, in hours",
-        ),
-        (
-            "table1-cifar100-dir1",
-            "Table 1: Cifar100, Dir(1.0)",
-            NOT_YET,
-            f"{_COMMAND} can make it on a subset, in hours",
-        ),
+        ("table1-dir1", "Table 1: Cifar10, Dir(1.0)", NOT_YET, _ON_A_SUBSET),
+        ("table1-cifar100", "Table 1: Cifar100, Dir(0.3)", NOT_YET, _ON_A_SUBSET),
+        ("table1-cifar100-dir1", "Table 1: Cifar100, Dir(1.0)", NOT_YET, _ON_A_SUBSET),
         (
             "table1-tiny",
             "Table 1: TinyImageNet",
