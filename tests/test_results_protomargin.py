@@ -144,6 +144,39 @@ def test_sentences_about_the_small_table2_follow_from_the_kept_figures():
         assert sentence in text, sentence
 
 
+def test_sentences_about_synthetic_data_follow_from_the_kept_figures():
+    kept, text = Kept("protomargin-table2"), text_of("protomargin.md")
+    rows = ("fairness + toleration", "protomargin", "protomargin, deviation")
+    with_seeds = {place for place, result in kept.by_place.items() if len(result.runs) == 3}
+    assert with_seeds == {(row, f"{kind}slow 0.8") for row in rows for kind in ("", "loss, ")}
+    assert all(len(result.runs) <= 1 for place, result in kept.by_place.items() if place not in with_seeds)
+    equal, printed, reversed_ = rows
+    over, other, readings = (
+        kept.gap(first, second, "slow 0.8")
+        for first, second in ((printed, equal), (reversed_, equal), (reversed_, printed))
+    )
+    assert not any(gap.excludes_zero for gap in (over, other, readings))
+    by_seed = [
+        100 * (kept.by_place[printed, "slow 0.8"].accuracy[seed] - kept.by_place[equal, "slow 0.8"].accuracy[seed])
+        for seed in range(3)
+    ]
+    assert min(by_seed) > 0
+    loss = kept.gap(printed, equal, "loss, slow 0.8")
+    assert loss.excludes_zero
+    tolerant, dropped = "fedavg + toleration", "fedavg"
+    for sentence in (
+        f"differs from equal weights by {over.percent('+')} points, and the reversed sign by {other.percent('+')}; the "
+        f"difference of the two readings is {readings.percent('+')}.",
+        f"in each of the three seeds, by {min(by_seed):.1f} to {max(by_seed):.1f} points, although its training loss is "
+        f"higher by {loss.text(False)}.",
+        f"({100 * kept.mean(tolerant, 'slow 0.8').mean:.1f} instead of {100 * kept.mean(dropped, 'slow 0.8').mean:.1f} % "
+        "at slow 0.8)",
+        f"its training loss is {kept.mean(tolerant, 'loss, slow 0.8').mean:.1f} instead of "
+        f"{kept.mean(dropped, 'loss, slow 0.8').mean:.1f}.",
+    ):
+        assert sentence in text, sentence
+
+
 def test_sentences_about_the_weights_of_clients_follow_from_the_kept_figures():
     kept, text = Kept("protomargin-figureS2-small"), text_of("protomargin.md")
 
