@@ -177,6 +177,43 @@ def test_sentences_about_synthetic_data_follow_from_the_kept_figures():
         assert sentence in text, sentence
 
 
+def test_sentences_about_the_small_table4_follow_from_the_kept_figures():
+    kept, text = Kept("protomargin-table4-small"), text_of("protomargin.md")
+
+    def gaps(first: str, second: str, column: str) -> list[Interval]:
+        return [kept.gap(f"{first}, slow {slow}", f"{second}, slow {slow}", column) for slow in SLOW]
+
+    for other in ("fedavg", "fairness + toleration"):
+        for column in ("margin", "MMD"):
+            assert not any(gap.excludes_zero for gap in gaps("protomargin", other, column))
+    fedatt, gradients = gaps("fedatt", "fedavg", "margin"), gaps("protomargin", "fedavg", "gradients")
+    assert all(gap.excludes_zero for gap in fedatt)
+    assert [gap.excludes_zero for gap in gradients] == [True, False, False]
+    table, correlation = kept.study.extra(kept.results)
+    rows = {line[0]: line for line in table.lines}
+    margins = {row: float(line[2].split()[0]) for row, line in rows.items() if row != "central"}
+    assert max(margins, key=lambda row: margins[row]) == "fedatt"
+
+    def gradient(row: str) -> str:
+        return f"{float(rows[row][8].split()[0]):.0f}"
+
+    published_rows = published.PROTOMARGIN_TABLE4["mnist"]
+    assert published_rows["protomargin"][1] == "7.7"
+    assert max((row for row in published_rows if row != "central"), key=lambda row: float(published_rows[row][0])) == (
+        "protomargin"
+    )
+    (_, rho, _, runs), (_, rho_round, _, _) = correlation.lines
+    for sentence in (
+        "above fedavg's by {}, {} and {} at slow 0".format(*(f"{gap.mean:.2f} ± {gap.half:.2f}" for gap in fedatt)),
+        f"Over the {runs} runs, margin and accuracy correlate: rho is {float(rho):.2f}, and {float(rho_round):.2f} with",
+        f"(paper: {published.PROTOMARGIN_RHO} over datasets and methods)",
+        f"with protomargin ({gradient('protomargin')}) as with equal weights ({gradient('fairness + toleration')})",
+        f"weights by size and toleration ({gradient('fedavg + toleration')})",
+        f"without slow clients only ({gradients[0].mean:+.1f} ± {gradients[0].half:.1f})",
+    ):
+        assert sentence in text, sentence
+
+
 def test_sentences_about_the_weights_of_clients_follow_from_the_kept_figures():
     kept, text = Kept("protomargin-figureS2-small"), text_of("protomargin.md")
 
