@@ -369,7 +369,7 @@ def test_a_server_that_repeats_a_round_gets_no_second_upload_with_other_noise(tm
     config = toy_config("fedproto") | {"privacy": {"encoder": "frozen", "noise": 4.0}}
     deploy(tmp_path, config, wait_seconds=5.0)
     first, other, again = answer_repeatedly(tmp_path / "clients" / "b", [0.0, 1.0, 0.0])
-    assert other == "its upload of this round has left before, and one with other noise must not"
+    assert other == "it has made an upload of this round before, and one with other noise must not leave"
     assert again == first
     (tmp_path / "clients" / "b" / "store" / ("0" * 32) / STORE_FILE).unlink()  # the ledger still knows of it
     assert answer_repeatedly(tmp_path / "clients" / "b", [0.0, 2.0]) == [other, other]
@@ -379,7 +379,7 @@ def test_every_upload_that_leaves_counts_for_max_rounds(tmp_path):
     deploy(tmp_path, toy_config("fedproto"), wait_seconds=5.0)
     write_toml(tmp_path / "clients" / "b" / "policy.toml", {"may_send": ["prototypes"], "max_rounds": 2})
     said = answer_repeatedly(tmp_path / "clients" / "b", [0.0, 1.0, 2.0, 1.0])
-    assert said[2] == "its policy allows uploads in 2 rounds only (max_rounds)"
+    assert said[2] == "its policy allows 2 uploads of a run only (max_rounds)"
     assert said[3] == said[1] != said[0]  # the upload that has left may leave again
 
 
@@ -387,7 +387,7 @@ def test_the_number_of_rounds_can_be_limited(tmp_path):
     result, _ = with_policy(tmp_path, max_rounds=1)
     assert [row["rejected"] for row in result.rounds] == [
         {},
-        {"1": "its policy allows uploads in 1 rounds only (max_rounds)"},
+        {"1": "its policy allows 1 uploads of a run only (max_rounds)"},
     ]
 
 

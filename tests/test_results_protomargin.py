@@ -189,6 +189,9 @@ def test_sentences_about_the_small_table4_follow_from_the_kept_figures():
     fedatt, gradients = gaps("fedatt", "fedavg", "margin"), gaps("protomargin", "fedavg", "gradients")
     assert all(gap.excludes_zero for gap in fedatt)
     assert [gap.excludes_zero for gap in gradients] == [True, False, False]
+    by_round = kept.gap("protomargin, slow 0", "fedavg, slow 0", "margin (round)")
+    assert by_round.excludes_zero
+    assert f"above fedavg's by {by_round.mean:.2f} ± {by_round.half:.2f} without slow clients" in text
     table, correlation = kept.study.extra(kept.results)
     rows = {line[0]: line for line in table.lines}
     margins = {row: float(line[2].split()[0]) for row, line in rows.items() if row != "central"}

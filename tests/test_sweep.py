@@ -210,7 +210,7 @@ def test_a_sweep_in_which_all_runs_stop_is_an_error(command, tmp_path):  # noqa:
     words = ["sweep", "--grid", "train.lr=1e29,1e30", "--seeds", "1", *sets, "--out", str(tmp_path / "s")]
     code, _, err = command(*words)
     assert code == 1
-    assert "All runs of the sweep have stopped. train.lr=1e29: Round 1: all 3 uploads were rejected" in err
+    assert "All runs have stopped. train.lr=1e29: Round 1: all 3 uploads were rejected" in err
 
 
 def test_a_setting_with_a_stopped_run_is_not_the_best():

@@ -61,7 +61,9 @@ def plan_lines(found: Forecast) -> list[str]:
 
 def other_clients_line(found: Forecast, clients: int) -> str:
     """What the run would take with another number of clients. The memory of one client needs many to be measured."""
-    other = found.with_clients(clients)
+    other, fewest = found.with_clients(clients), max(found.per_round, found.tested)
+    if clients < fewest:
+        return f"With {clients:,} clients: not computed, because {fewest:,} train per round or are tested."
     text = f"With {clients:,} clients, of which {other.per_round:,} train per round and {other.tested:,} are tested: "
     if found.clients >= _ENOUGH_CLIENTS:
         return f"{text}{_needs(other)}."

@@ -238,7 +238,9 @@ def _judgements(summary: Mapping[str, Any], answers: Mapping[str, float], warnin
         if majority > 0.99:
             comparison = "Each client is tested on (almost) a single class, so no accuracy can be much higher."
         elif max(gains.values(), default=0.0) > 0:
-            comparison = f"Above it: {', '.join(f'{gain:+.1f} points {_WAYS[way]}' for way, gain in gains.items())}."
+            comparison = (
+                f"Compared with it: {', '.join(f'{gain:+.1f} points {_WAYS[way]}' for way, gain in gains.items())}."
+            )
         else:
             comparison = "No accuracy is higher: check the loss, train.lr and run.rounds."
         sentences = [f"Majority-class baseline: {100 * majority:.1f} %.", comparison]

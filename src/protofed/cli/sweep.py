@@ -104,6 +104,8 @@ def _sweep_verdict(made: Sweep, seeds: int) -> list[str]:
             lines.append(f"Stopped, and in none of the figures: {row.setting or 'as it is'}, seed {seed}. {reason}")
     if made.best:
         lines.append(f"Best on the validation sets: {made.best.setting}.")
+    elif any("validation" in row.figures for row in made.rows):
+        lines.append("No best setting is reported: a run of every setting has stopped.")
     else:
         lines.append(
             "No best setting is reported: there are no validation sets, and test sets must not be used to choose. "

@@ -181,7 +181,9 @@ class ClientWork:
                 if self.config.privacy.is_on and (
                     round in store.rounds() or sent_uploads(self.folder, task["run"]).get(round)
                 ):
-                    raise PolicyError("its upload of this round has left before, and one with other noise must not")
+                    raise PolicyError(
+                        "it has made an upload of this round before, and one with other noise must not leave"
+                    )
                 stored = self._trained(task, tensors, data, message, store.newest(round))
                 store.write(stored, task["oldest"])
         return Reply("train", stored.upload, stored.figures)
@@ -194,7 +196,8 @@ class ClientWork:
         data, is_masked = self.data(), self.config.privacy.secure_sum
         uploads = sent_uploads(self.folder, task["run"], is_masked)
         of_this_round = len(uploads.pop(task["round"], ()))
-        number = sum(map(len, uploads.values())) + (of_this_round + 1 if is_new else max(1, of_this_round))
+        is_another = is_new and not is_masked  # masked uploads of a round differ by their masks only
+        number = sum(map(len, uploads.values())) + (of_this_round + 1 if is_another else max(1, of_this_round))
         self.policy.check_upload(self.config.method, data, number, is_masked)
         return data
 

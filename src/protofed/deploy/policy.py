@@ -41,7 +41,7 @@ class Policy:
     small_classes: Literal["refuse", "drop"] = "refuse"
     """refuse: nothing is uploaded while there is such a class; drop: its examples are not used at all"""
     max_rounds: Annotated[int, Ge(0)] = 0
-    """number of rounds of a run whose uploads may leave; another upload of the same round counts again; 0: no limit"""
+    """number of uploads of a run that may leave, one per round unless the server repeats a round; 0: no limit"""
 
     require_secure_sum: bool = False
     """whether uploads may leave only as part of a secure sum (privacy.secure_sum)"""
@@ -87,7 +87,7 @@ class Policy:
         if forbidden := sorted(kinds_sent(type(method)) - set(self.may_send)):
             raise PolicyError(f"its policy does not allow to send {', '.join(forbidden)} (may_send)")
         if self.max_rounds and rounds > self.max_rounds:
-            raise PolicyError(f"its policy allows uploads in {self.max_rounds} rounds only (max_rounds)")
+            raise PolicyError(f"its policy allows {self.max_rounds} uploads of a run only (max_rounds)")
         if self.small(data):
             raise PolicyError(
                 f"its policy allows no upload while a class has fewer than {self.min_examples_per_class} examples "

@@ -58,7 +58,8 @@ def all_rejected(
         advice = f"Try a smaller train.lr (it is {config.train.lr:g}), or train.clip."
         sentences.append(pull_warning(config, rows) or f"The loss is not finite: the run has diverged. {advice}")
     next_step = ""
-    if folder and number > 1 and not config.eval.personal:  # fewer rounds would need scores that were not made
+    needs_tests = config.eval.personal or config.run.eval_last  # fewer rounds would need tests that were not made
+    if folder and number > 1 and not needs_tests:
         next_step = (
             f"The rounds before are intact: `protofed run --resume --out {shlex.quote(str(folder.path))} "
             f"--set run.rounds={number - 1}` writes their results."

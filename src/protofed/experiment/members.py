@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from protofed.core import AnyMethod, Client, Net, Site
-from protofed.data.partitions.base import Holding, check_holdings, hash_of_labels, stratified_share
+from protofed.data.partitions.base import Holding, are_drawn, check_holdings, hash_of_labels, stratified_share
 from protofed.data.sources import SOURCES
 from protofed.data.table.recipe import Recipe
 from protofed.draws import random_state
@@ -206,8 +206,8 @@ class Members:
         data_hash = hashlib.sha256(json.dumps([self.dataset, self.labels, holdings, inputs]).encode())
         sets = (*self.train, *self.test, *self.balanced)
         arrays = [tensor for part in sets for tensor in (part.x, part.y, part.mask) if tensor is not None]
-        pairs = zip(self.train, self.parts, strict=True)  # with data.limit, positions are those among drawn examples
-        arrays += [train.index for train, part in pairs if not np.array_equal(train.index, part.train)]
+        pairs = zip(self.train, self.parts, strict=True)
+        arrays += [train.index for train, part in pairs if are_drawn(train.index.numpy(), part.train)]
         weights_hash = hashlib.sha256()
         weights = [value for net in nets if net.fixed_init for value in net.init(torch.Generator()).values()]
         weights += [value for net in nets for _, value in sorted(net.initial_params.items())]

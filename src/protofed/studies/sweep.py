@@ -63,7 +63,7 @@ class Sweep:
 
     @property
     def best(self) -> SettingRow | None:
-        """The setting with the highest mean accuracy on validation sets; None if the runs have none."""
+        """The setting with the highest mean accuracy on validation sets, of those without a run that has stopped."""
         return best_setting(self.rows)
 
     @property
@@ -157,7 +157,7 @@ def make_sweep(
     write_plan(out, runs)
     run_all(runs, ended, jobs, tick, Cluster(ray, out) if ray else None, finish_or_stop)
     if len(stopped) == len(runs):
-        raise StoppedRunError(f"All runs of the sweep have stopped. {runs[0].setting}: {stopped[runs[0].out]}")
+        raise StoppedRunError(f"All runs have stopped. {runs[0].setting or 'as it is'}: {stopped[runs[0].out]}")
     made = Sweep(out, setting_rows(runs, stopped), runs, notes)
     write_atomically(out / "sweep.json", json.dumps(made.as_json(), indent=2).encode())
     write_picture(draw_sweep(made.rows), out / "sweep.png")

@@ -56,6 +56,17 @@ def hash_of_labels(sets: Sequence[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
+def are_drawn(rows: np.ndarray, positions: np.ndarray) -> bool:
+    """Whether positions count examples that were drawn from the data (data.limit), at these rows.
+
+    >>> are_drawn(np.array([2, 7]), np.array([0, 1])), are_drawn(np.array([20, 21]), np.array([0, 1]))
+    (True, False)
+
+    The second are those of a client whose data were given in Python, as one block.
+    """
+    return len(rows) == len(positions) > 0 and bool(np.ptp(rows - positions))
+
+
 def partition_class(found: Any, name: str) -> type[Partition]:
     """The class of a partition that was found by a name outside the package."""
     if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "split", None))):
