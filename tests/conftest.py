@@ -38,6 +38,14 @@ def _own_code_is_forgotten():
         registry.update(entries)
 
 
+@pytest.fixture(autouse=True)
+def _figures_are_closed():
+    """Figures that a test has looked at stay open in matplotlib, which warns of more than twenty."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_list_of_known_code(tmp_path_factory):
     """The list of the code that was run is not the user's."""
