@@ -77,16 +77,16 @@ class Policy:
         counts = data.train.class_counts(len(data.classes))
         return ((counts > 0) & (counts < self.min_examples_per_class)).nonzero().flatten().tolist()
 
-    def check_upload(self, method: AnyMethod, data: ClientData, rounds: int, secure: bool = False) -> None:
+    def check_upload(self, method: AnyMethod, data: ClientData, uploads: int, secure: bool = False) -> None:
         """Raise an error if the client may not upload.
 
-        `rounds`: the uploads of this run, with this one; `secure`: whether the upload is part of a secure sum.
+        `uploads`: those of this run, with this one; `secure`: whether the upload is part of a secure sum.
         """
         if self.require_secure_sum and not secure:
             raise PolicyError("its policy allows uploads in secure sums only (require_secure_sum)")
         if forbidden := sorted(kinds_sent(type(method)) - set(self.may_send)):
             raise PolicyError(f"its policy does not allow to send {', '.join(forbidden)} (may_send)")
-        if self.max_rounds and rounds > self.max_rounds:
+        if self.max_rounds and uploads > self.max_rounds:
             raise PolicyError(f"its policy allows {self.max_rounds} uploads of a run only (max_rounds)")
         if self.small(data):
             raise PolicyError(
