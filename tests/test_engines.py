@@ -455,6 +455,16 @@ def test_auto_chooses_by_the_net_the_clients_and_the_batch(shape, sections, name
     assert resolve_engine(chosen, members) == chosen
 
 
+@pytest.mark.parametrize(("sizes", "per_round", "name"), [([4, 4, 4], 2, "stacked"), ([40, 4, 4], 3, "loop")])
+def test_auto_stacks_no_round_that_one_client_dominates(sizes, per_round, name):
+    """A round of [40, 4, 4] has 48 examples, less than twice those of the largest client; one of [4, 4] has twice."""
+    data = [(np.zeros((size, 64), np.float32), np.arange(size) % 4) for size in sizes]
+    wish = Config.of({"run": {"sample": per_round}, "engine": {"name": "auto"}})
+    chosen = resolve_engine(wish, protofed.Federation(data, test=[None] * 3).members(wish))
+    assert chosen.engine.name == name
+    assert ("83% of all examples" in chosen.engine.reason) == (name == "loop")
+
+
 def test_the_choice_is_written_down(tmp_path):
     protofed.run({**SMALL, "engine": {"name": "auto"}}, tmp_path / "run")
     stored = Config.load(tmp_path / "run" / "config.toml").engine

@@ -26,6 +26,8 @@ _STACKABLE_STEP = 50e6
 """Multiplications per step below which calling torch costs as much as computing, so that stacking pays off."""
 _STACKABLE_WEIGHTS = 150_000
 """Weights of a net above which a stack of ten, its gradients and momentum leave the processor's cache at every step."""
+_STACKABLE_ROUND = 2
+"""A round's examples per example of the largest client below which a stack would mostly consist of that client."""
 ENGINES = {"loop": Loop, "stacked": Stacked}
 """The engines by name. `experiment.sections.EngineSection` and `choose_engine` list the names for type checks."""
 _MOST_PER_CORE = 8
@@ -34,7 +36,9 @@ _WORTH_WORKERS = 1e9
 """Multiplications per round above which worker processes pay off."""
 
 
-def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tuple[Literal["loop", "stacked"], str]:
+def choose_engine(
+    nets: Sequence[Net], train: Sequence[Examples], batch: int, clients_per_round: int
+) -> tuple[Literal["loop", "stacked"], str]:
     """The engine for `engine.name = "auto"`, and the reason."""
     step = max(net.cost for net in nets) * batch
     if any(net.trains_alone for net in nets):
@@ -47,6 +51,10 @@ def choose_engine(nets: Sequence[Net], batch: int, clients_per_round: int) -> tu
     weights = max(sum(map(math.prod, net.shapes.values())) for net in nets)
     if weights > _STACKABLE_WEIGHTS:
         return "loop", f"the nets have many weights ({weights:,}), so training them together is not faster"
+    sizes = [len(examples) for examples in train]
+    if sum(sizes) / len(sizes) * clients_per_round < _STACKABLE_ROUND * max(sizes):
+        share = max(sizes) / sum(sizes)
+        return "loop", f"one client has {share:.0%} of all examples, so most of its steps would be in a stack of one"
     size = f"{step / 1e6:,.1f} million multiplications per step"
     return "stacked", f"the nets are small ({size}), so training them together is faster"
 

@@ -62,7 +62,7 @@ def _ray_engine(config: Config, members: Members) -> Engine:
 
 def _inner_engine(config: Config, members: Members) -> GroupEngine:
     per_round = clients_per_round(config, len(members))
-    name, _ = choose_engine(members.nets, config.train.batch, per_round)
+    name, _ = choose_engine(members.nets, members.train, config.train.batch, per_round)
     return ENGINES[name](members, config.method, config.train, config.run.seed)
 
 

@@ -127,7 +127,7 @@ def resolve_engine(config: Config, members: Members) -> Config:
     if config.privacy.is_on:
         chosen = replace(config.engine, name="loop", reason="auto: [privacy] trains one client after the other")
         return replace(config, engine=chosen)
-    name, reason = choose_engine(members.nets, config.train.batch, per_round)
+    name, reason = choose_engine(members.nets, members.train, config.train.batch, per_round)
     return replace(config, engine=replace(config.engine, name=name, reason=f"auto: {reason}"))
 
 
