@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scipy.stats import ttest_ind_from_stats
+
 from kept import Kept, text_of
 from protofed.studies.reproduce import published
 from protofed.studies.reproduce.study import paper_mean
@@ -18,6 +20,21 @@ def test_the_papers_own_spreads_repeat():
             ]
     assert repeated == 10
     assert "for fednh, fedavg, fedrod, local and fedproto, with both values of alpha" in text_of("fednh.md")
+
+
+def test_what_the_papers_figures_can_separate():
+    """The means and deviations of three runs each, as Table 1 prints them."""
+    figures = {
+        method: [float(number) for number in published.FEDNH_TABLE1["cifar10", 0.3][method][0].split("±")]
+        for method in ("fednh", "fedavg", "fedrod")
+    }
+
+    def p_value(first: str, second: str, equal_variances: bool) -> float:
+        return ttest_ind_from_stats(*figures[first], 3, *figures[second], 3, equal_variances).pvalue
+
+    assert min(p_value("fednh", "fedavg", equal) for equal in (True, False)) > 0.05
+    student, welch = (p_value("fedrod", "fedavg", equal) for equal in (True, False))
+    assert f"Student's has p = {student:.2f} and Welch's {welch:.2f}" in text_of("fednh.md")
 
 
 def test_sentences_about_fednh_follow_from_the_kept_figures():

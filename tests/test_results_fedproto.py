@@ -131,11 +131,25 @@ def fedproto_sentences() -> list[str]:
         for column in columns
     ]  # fmt: skip
     assert not any(gap is None or gap.excludes_zero for gap in more)
+
+    def fewer(row: str, other: str, column: str) -> Interval:
+        by_row = [
+            {seed: float(run.converged or 0) for seed, run in kept.by_place[name, column].runs.items()}
+            for name in (other, row)
+        ]
+        return paired(*by_row) or NO_GAP
+
+    quick = fewer("fedproto", "fedavg", "n = 4")
+    by_head = [fewer("fedproto, by head", "fedper", column) for column in columns]
+    assert quick.excludes_zero
+    assert [gap.excludes_zero for gap in by_head] == [False, False, True]
     return [
+        f"at n = 4 it needs {quick.mean:.0f} ± {quick.half:.0f} rounds fewer than fedavg",
+        f"By head it needs {by_head[2].mean:.0f} ± {by_head[2].half:.0f} fewer than fedper at n = 5",
         f"{kinds['read-out']} of the {found.reversed} reversals have a personal model above a shared one",
         f"falls from n = 3 to n = 5 ({paper_fedavg[0]:.1f} to {paper_fedavg[2]:.1f}), ours rises "
         f"({means('fedavg')[0]:.1f} to {means('fedavg')[2]:.1f})",
-        "above `local` by {} points at n = 3, {} at n = 4 and {} at n = 5".format(
+        "it differs from `local` by {} points at n = 3, {} at n = 4 and {} at n = 5".format(
             *(f"{100 * gap.mean:.2f} ± {100 * (gap.half or 0):.2f}" for gap in over)
         ),
         "as in the paper: {:.1f}, {:.1f} and {:.1f} %".format(*means("fedproto")),
@@ -264,9 +278,12 @@ def holders_sentences() -> list[str]:
     above = [gap((f"{row}, by head", 0), (row, 0)) for row in (few, many)]
     found = [interval.excludes_zero for interval in (*rise, *more, *heads, *above)]
     assert found == [True, True, True, False, False, True, True, True]
+    to_one = [gap((row, 1), (row, 0)) for row in (many, few)]
+    assert [interval.excludes_zero for interval in to_one] == [True, False]
     holders = {row: [mean_holders(classes, seed) for seed in range(3)] for row, classes in ((many, 10), (few, 100))}
     return [
         f"from λ = 0 to 4 by {rise[0].percent()} points with 100 classes and by {rise[1].percent()} with 10",
+        f"it is {to_one[0].percent()} with 10 classes, and undecided with 100 ({to_one[1].percent('+')})",
         f"above λ = 1 by {more[0].percent()} points with 10 classes; with 100 it is undecided ({more[1].percent('+')})",
         f"they change by {heads[0].percent('+')} points with 100 classes, and lose "
         f"{-100 * heads[1].mean:.1f} ± {100 * (heads[1].half or 0):.1f} with 10",

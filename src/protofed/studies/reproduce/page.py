@@ -198,12 +198,12 @@ def _verdict(found: Orderings, opening: str) -> list[str]:
     total = same + opposite + open_
     if not total:
         return []
+    by_chance = "fewer than one" if total < 20 else f"about {total / 20:.0f}"
     text = (
         f"{opening} the paper's {total} orderings of two methods, {same} hold{'s' * (same == 1)} (the 95 % "
         f"interval of the difference, seed by seed, excludes 0), {opposite} {'is' if opposite == 1 else 'are'} "
         f"reversed by the same criterion, and {open_} {'is' if open_ == 1 else 'are'} undecided with "
-        f"these seeds. If all methods were equally good, about {total / 20:.0f} of these intervals would exclude 0 by "
-        "chance."
+        f"these seeds. If all methods were equally good, {by_chance} of these intervals would exclude 0 by chance."
     )
     groups: dict[tuple[str, str], list[str]] = {}
     for better, worse, column in reversals:
