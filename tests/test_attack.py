@@ -7,7 +7,9 @@ import re
 import runpy
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from protofed.core import Upload, Weights
 from protofed.engines.loop import Loop
 from protofed.errors import UserError
 from protofed.examples import Examples
+from protofed.experiment.safeguards import attack_success
 from protofed.methods.fedproto import Bank
 from protofed.trust.attack import (
     corrupt_uploads,
@@ -134,6 +137,16 @@ def test_poisoned_data_are_in_arrays_of_their_own():
     assert images.y.tolist() == [0, 1, 2, 0, 1, 2]
     assert images.x.sum() == 200
     assert with_trigger(torch.zeros(2, 9), images)[0].tolist() == [0.0] * 5 + [200.0] * 4
+    missing = Examples.of(np.array([[1.0, np.nan], [3.0, 2.0]], np.float32), np.zeros(2, int))
+    assert with_trigger(torch.zeros(1, 2), missing).tolist() == [[3.0, 3.0]]
+
+
+def test_no_answer_is_no_success():
+    """A client without prototypes has scores of -inf; the class that the attack wants, 0, is not its answer."""
+    silent = SimpleNamespace(compute_scores=lambda x: {"prototype": torch.full((len(x), 3), -torch.inf)})
+    experiment = config("fedproto", attack={"share": 0.4, "kind": "backdoor"})
+    state = SimpleNamespace(config=experiment, members=federation([[0, 1, 2] * 2] * 5), model=lambda client: silent)
+    assert attack_success(state, [0, 1]) == {"prototype": 0.0}
 
 
 def test_what_attacks_want():

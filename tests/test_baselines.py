@@ -10,7 +10,7 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from protofed.core import Batch, Upload, Weights
+from protofed.core import Batch, Upload, Weights, average_uploads
 from protofed.engines.scoring import tally
 from protofed.experiment.members import Members
 from protofed.methods import METHODS
@@ -233,6 +233,29 @@ def opposed() -> Members:
     members = federation([[0, 1] * 20] * 6)
     turned = [replace(own, y=1 - own.y) if number % 2 else own for number, own in enumerate(members.train)]
     return replace(members, train=tuple(turned))
+
+
+def test_clients_without_steps_stay_with_their_centre_and_make_no_cluster():
+    """The idle clients 0 and 1 have the server's weights, 0. k-means over the others gives the centres 4 and 8."""
+    server = FeSEM(centres=2).start(SimpleNamespace(fresh_params=lambda: {"body.w": torch.zeros(1)}, clients=5))
+    sent = uploads(*(weights(value) for value in (0.0, 0.0, 4.0, 8.0, 8.0)))
+    sent = [upload._replace(steps=int(upload.client > 1)) for upload in sent]
+    after = FeSEM(centres=2).aggregate(SITE, server, sent)
+    assert after.member[:2].tolist() == [0, 0]
+    assert after.member[3] == after.member[4] != after.member[2]
+    both = {int(after.member[2]): [4.0], int(after.member[3]): [8.0, 8.0]}
+    both[0] = [0.0, 0.0, *both[0]]  # as in FedAvg, idle clients count in the mean of their centre
+    for centre, values in both.items():
+        assert after.models[str(centre)]["body.w"].item() == pytest.approx(sum(values) / len(values))
+
+
+def test_clients_without_examples_have_no_weight():
+    """(2 + 4) / 2 with equal weights, whatever the two clients without examples sent; by size (2 + 3 * 4) / 4."""
+    sent = uploads(*(weights(value) for value in (2.0, 9.0, 4.0, 9.0)), sizes=(1, 0, 3, 0))
+    assert average_uploads(sent, equal=True)["body.w"].item() == 3
+    assert average_uploads(sent)["body.w"].item() == 3.5
+    empty = [upload._replace(num_examples=0) for upload in sent]
+    assert average_uploads(empty, equal=True)["body.w"].item() == 6  # nobody has any: the plain mean
 
 
 def test_fesem_puts_clients_that_contradict_each_other_into_different_centres():

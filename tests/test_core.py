@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from protofed.core import Batch, Loss, Method, Site, average, cross_entropy
+from protofed.contract import checked
+from protofed.core import Batch, Loss, Method, Site, Weights, average, cross_entropy
 from protofed.methods import METHODS
 from toys import net
 
@@ -32,6 +33,15 @@ def test_padding_does_not_count_in_cross_entropy():
 def test_batch_of_padding_has_loss_zero_not_nan():
     empty = Batch(torch.zeros(1), torch.tensor([0]), torch.tensor([0.0]))
     assert cross_entropy(torch.tensor([[1.0, 2.0]]), empty).item() == 0
+
+
+def test_what_hooks_return_is_contiguous_as_it_is_after_a_message():
+    """Another layout may round differently, so that runs with workers or resumed ones would have other bits."""
+    rows = {"a": Weights({"w": torch.arange(6.0).reshape(2, 3).T}), "b": torch.ones(2)}
+    found = checked(METHODS["fedavg"](), "keep", rows)
+    assert found["a"].params["w"].is_contiguous()
+    assert torch.equal(found["a"].params["w"], rows["a"].params["w"])
+    assert checked(METHODS["fedavg"](), "keep", found) is found
 
 
 def test_loss_sums_its_terms():

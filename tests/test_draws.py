@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,17 @@ def test_other_random_layers_are_refused():
     with pytest.raises(UserError, match="net x drew from torch's global generator"), no_global_draws("net x"):
         nn.AlphaDropout()(torch.ones(3))
     torch.set_rng_state(state)
+
+
+@pytest.mark.parametrize(
+    ("package", "draw"), [("numpy", np.random.rand), ("Python", random.random)], ids=["numpy", "python"]
+)
+def test_layers_that_draw_from_other_packages_are_refused(package, draw):
+    states = np.random.get_state(), random.getstate()
+    with pytest.raises(UserError, match=f"net x drew from {package}'s global generator"), no_global_draws("net x"):
+        draw()
+    np.random.set_state(states[0])
+    random.setstate(states[1])
 
 
 def test_numbers_of_other_types_derive_the_same():

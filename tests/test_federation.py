@@ -310,6 +310,7 @@ def test_numbers_of_numpy_are_numbers():
     [
         {"data": {"encoder": "efficientnet_lite0"}},
         {"data": {"normalise": "client"}},
+        {"data": {"limit": 5}},
         {"eval": {"test": "own"}},
         {"eval": {"validation": 0.1}},
     ],

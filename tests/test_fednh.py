@@ -56,6 +56,7 @@ def test_starts_are_functions_of_the_seed():
     assert uniform(1, 3, 0).norm() == pytest.approx(1)
     rows = orthonormal(4, 6, 0)
     torch.testing.assert_close(rows @ rows.T, torch.eye(4))
+    assert rows.is_contiguous()
     assert cosine_range(orthonormal(9, 4, 0))[1] < 1  # more cannot be orthonormal: directions at random
 
 

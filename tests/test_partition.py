@@ -140,6 +140,13 @@ def test_dirichlet_test_sets_have_the_shares_of_the_training_sets():
         assert np.abs(mine - exam).max() <= 0.03  # rounding of a share of 50
 
 
+def test_dirichlet_gives_the_test_examples_of_a_class_without_training_examples_to_somebody():
+    labels = Labels(np.array([0, 0, 2, 2]), np.array([0, 1, 2, 3]), 4)
+    for clients in (1, 2):
+        parts = split(Dirichlet(smallest=0), clients, labels=labels)
+        assert sorted(np.concatenate([part.test for part in parts])) == [0, 1, 2, 3]
+
+
 def test_dirichlet_can_ask_for_several_classes_per_client():
     def fewest(seed, **options):
         parts = split(Dirichlet(alpha=0.2, **options), clients=20, seed=seed)

@@ -46,6 +46,16 @@ def test_a_client_that_is_not_sampled_does_not_rise():
     assert [float(state[client].pull["pull"]) for client in range(3)] == pytest.approx([0.1 * n for n in taken])
 
 
+def test_a_round_without_steps_leaves_the_pull_of_the_corollary_as_it_is():
+    method = FedProto(pull=5.0, distance="l2", pull_schedule="corollary")
+    runner = played(config(method, rounds=2), federation(FULL))
+    client, kept, down = runner.members.client(0, 2, 0), runner.engine.state()[0], runner.server
+    training = replace(runner.config.train, epochs=0)
+    trained, _ = take_part(method, client, kept, down, training)
+    assert trained.steps == 0
+    assert method.keep(trained).pull["pull"] == kept.pull["pull"] < 5
+
+
 def test_the_corollary_by_hand():
     method = FedProto(pull=5.0, distance="l2", pull_schedule="corollary")
     runner = played(config(method, rounds=2), federation(FULL))

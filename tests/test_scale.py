@@ -250,6 +250,15 @@ def test_with_replacement_divides_any_number_of_clients():
         WithReplacement(ways=2, shots=11).split(labels, 5, seed=0)
     with pytest.raises(UserError, match=r"partition.test: got 7, but class \d has 6 examples."):
         WithReplacement(ways=2, shots=1, test=7).split(labels, 5, seed=0)
+    with pytest.raises(UserError, match="with_replacement takes the clients' test examples from the test set, which"):
+        WithReplacement(ways=2, shots=5).split(labels_of(4, 10, 0), 5, seed=0)
+
+
+@pytest.mark.parametrize(("key", "value"), [("test", "own"), ("validation", 0.2)])
+def test_no_client_holds_out_what_another_trains_on(key, value):
+    table = {"data": {"clients": 30}, "partition": {"name": "with_replacement"}, "eval": {key: value}}
+    with pytest.raises(UserError, match=f"eval.{key}: got .* gives some examples to several clients"):
+        Members.of(Config.of(table))
 
 
 def test_a_hundred_thousand_clients_are_divided_in_seconds():

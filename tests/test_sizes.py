@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import protofed
+from protofed.engines.engine import Evaluation
 from protofed.experiment.accuracy import wilson_interval
-from protofed.experiment.final_figures import majority_baseline
+from protofed.experiment.final_figures import accuracies_by_domain, majority_baseline
 from protofed.models.join import join
 from test_cli import protofed as command  # noqa: F401
 
@@ -102,3 +104,11 @@ def test_a_large_difference_on_many_rows_is_not():
     assert "Careful" not in far.text()
     near = type(newcomer)(**{**vars(newcomer), "accuracy": {"head": 0.9}, "alone": 0.88})
     assert "(83 to 94 % and 80 to 93 %)" in near.text()
+
+
+def test_domains_are_reported_only_if_every_client_has_one():
+    tested = [Evaluation(0, {"head": 3}, 4), Evaluation(1, {"head": 1}, 4), Evaluation(2, {"head": 4}, 4)]
+    of_one_each = SimpleNamespace(groups=("a", "b", "a"))
+    assert accuracies_by_domain(of_one_each, tested) == {"a": {"head": 0.875}, "b": {"head": 0.25}}
+    assert accuracies_by_domain(SimpleNamespace(groups=("a", "", "a")), tested) is None
+    assert accuracies_by_domain(SimpleNamespace(groups=()), tested) is None

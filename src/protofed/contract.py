@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from protofed.core import AnyMethod, Loss, Method, Upload
 from protofed.errors import UserError
@@ -201,7 +202,10 @@ def require_loss(method: AnyMethod, loss: Any) -> Loss:
 
 
 def checked(method: AnyMethod, hook: str, tree: Any) -> Any:
-    """What a hook returned; of a method of another author an error if it cannot be sent, stored and stacked."""
+    """What a hook returned; of a method of another author an error if it cannot be sent, stored and stacked.
+
+    Its tensors are contiguous, as they are after a message or a checkpoint: another layout may round differently.
+    """
     if not is_ours(method) and (wrong := wrong_leaf(tree)):
         name, value = wrong
         place = f' at "{name}"' if name else ""
@@ -210,7 +214,8 @@ def checked(method: AnyMethod, hook: str, tree: Any) -> Any:
             f"returned a {type(value).__name__}{place}; must consist of tensors, Prototypes, dicts and NamedTuples. "
             "Numbers can be tensors (torch.tensor(3.0)), and text can be an option of the method."
         )
-    return tree
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return tree if all(leaf.is_contiguous() for leaf in tensors) else tree_map_only(Tensor, Tensor.contiguous, tree)
 
 
 def require_equal_uploads(method: AnyMethod, uploads: Sequence[Upload[Any]]) -> None:

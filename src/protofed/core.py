@@ -289,6 +289,9 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def average_uploads(uploads: Sequence[Upload[Any]], equal: bool = False) -> Params:
-    """The average of the uploaded parameters, weighted by the clients' numbers of examples; `equal`: not weighted."""
-    weights = [1 if equal else upload.num_examples for upload in uploads]
+    """The average of the uploaded parameters, weighted by the clients' numbers of examples.
+
+    `equal`: not weighted, but a client without examples does not count, as it has nothing to train on.
+    """
+    weights = [min(1, upload.num_examples) if equal else upload.num_examples for upload in uploads]
     return average((upload.message.params for upload in uploads), weights)

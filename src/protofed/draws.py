@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import random
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,16 @@ from protofed.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DerivedDropout", "DrawFrom", "derive", "generator", "hashed_integers", "no_global_draws", "random_state"]
+__all__ = [
+    "DerivedDropout",
+    "DrawFrom",
+    "derive",
+    "generator",
+    "global_states",
+    "hashed_integers",
+    "no_global_draws",
+    "random_state",
+]
 
 _MASK32 = 0xFFFFFFFF
 """The low 32 bits of an integer."""
@@ -53,14 +63,26 @@ def random_state(*parts: int | str | None) -> np.random.RandomState:
     return np.random.RandomState([seed & _MASK32, seed >> 32])
 
 
+def global_states() -> dict[str, Any]:
+    """The states of the global generators, by the name of their package."""
+    numpy_state: Any = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": (numpy_state[1].tobytes(), numpy_state[2]),
+        "Python": random.getstate(),
+    }
+
+
 @contextmanager
 def no_global_draws(who: str) -> Iterator[None]:
-    """Raise an error if this block draws from torch's global generator, since its result could not be repeated."""
-    before = torch.get_rng_state()
+    """Raise an error if this block draws from a global generator, since its result could not be repeated."""
+    before = global_states()
     yield
-    if not torch.equal(before, torch.get_rng_state()):
+    for package, state in global_states().items():
+        if state == before[package]:
+            continue
         raise UserError(
-            f"{who} drew from torch's global generator, so runs would not be repeatable. Use only torch's own "
+            f"{who} drew from {package}'s global generator, so runs would not be repeatable. Use only torch's own "
             "initialisers (uniform, normal, Kaiming, ...), and in training only nn.Dropout and nn.Dropout1d to 3d."
         )
 

@@ -43,11 +43,11 @@ from protofed.deploy.policy import kinds_sent
 from protofed.deploy.processes import port_is_free
 from protofed.deploy.settings import EXPERIMENT_FILE
 from protofed.errors import UserError
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
 from protofed.experiment.options import toml_value
 from protofed.experiment.sections import TABLE, DataSection, GivenInPython
+from protofed.experiment.stored import GIVEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
-import random
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -62,10 +61,10 @@ def check_loss(method: AnyMethod, client: Client, start: Params, down: Any, kept
             return require_loss(method, method.loss(net, params, batch, down, kept))
 
     with in_training(net):
-        before, generators = _variables(method), _generators()
+        before, generators = _variables(method), draws.global_states()
         with NoDraws(method):
             first = compute(batch)
-        if _generators() != generators:
+        if draws.global_states() != generators:
             raise UserError(
                 f"{line_of(type(method), 'loss', _is_a_draw)}: {owner}.loss draws random numbers. {_DRAW_ADVICE}"
             )
@@ -148,12 +147,6 @@ def _variables(method: AnyMethod) -> dict[str, str]:
         for name, value in names.items()
         if (isinstance(value, _PLAIN) or type(value).__module__ == "itertools") and not name.startswith("__")
     }
-
-
-def _generators() -> tuple[Any, ...]:
-    """The states of the global random generators of Python and numpy; torch's are watched by `NoDraws`."""
-    state: Any = np.random.get_state()
-    return random.getstate(), state[1].tobytes(), state[2]
 
 
 def _line_that_changes(method: AnyMethod, name: str) -> str:

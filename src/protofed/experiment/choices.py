@@ -9,13 +9,12 @@ from protofed.contract import check_method_class
 from protofed.errors import UserError
 from protofed.experiment.options import check, toml_value
 from protofed.experiment.sections import GivenInPython, NetChoice, NetKeys
+from protofed.experiment.stored import GIVEN
 from protofed.nets import NETS
 from protofed.plugins import Registry, label
 
 DEFAULT_NAMES = {"partition": "nway", "net": "mlp", "method": "fedproto"}
 """The `name` of these sections if the experiment has none."""
-GIVEN = "given"
-"""The name of data, partitions and nets that come from Python: a `protofed.Federation`, or `nets=[...]`."""
 
 
 def find_entry(key: str, name: Any, registry: Registry[Any], problems: list[str]) -> tuple[str, Any]:

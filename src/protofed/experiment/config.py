@@ -18,7 +18,7 @@ from protofed.data.partitions import PARTITIONS
 from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
-from protofed.experiment.choices import DEFAULT_NAMES, GIVEN, choose_nets, choose_part, find_entry
+from protofed.experiment.choices import DEFAULT_NAMES, choose_nets, choose_part, find_entry
 from protofed.experiment.options import check, options, toml_value
 from protofed.experiment.own_code import (
     names_outside,
@@ -41,7 +41,7 @@ from protofed.experiment.sections import (
     SystemSection,
     table_problems,
 )
-from protofed.experiment.stored import MAY_CHANGE
+from protofed.experiment.stored import GIVEN, MAY_CHANGE
 from protofed.experiment.trackers import WATCHERS
 from protofed.experiment.typed_changes import apply_change
 from protofed.methods import METHODS

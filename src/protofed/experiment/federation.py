@@ -19,12 +19,12 @@ from protofed.data.table.client_tables import ClientTable, TableOptions, all_cla
 from protofed.draws import random_state
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config
 from protofed.experiment.member_nets import client_nets
 from protofed.experiment.members import Members
 from protofed.experiment.own_clients import given_tables, is_frame, named_clients, unpacked
 from protofed.experiment.sections import DataSection, GivenInPython, NetChoice
+from protofed.experiment.stored import GIVEN
 from protofed.experiment.table_members import members_of_tables
 from protofed.nets.own import own_nets, require_nets
 
@@ -150,6 +150,7 @@ class Federation:
         """The experiment with this federation instead of its [data], [partition] and, if there are nets, [net]."""
         for key, value, default in (
             ("data.domains", list(config.data.domains), []),
+            ("data.limit", config.data.limit, 0),
             ("data.encoder", config.data.encoder, ""),
             ("data.normalise", config.data.normalise, "dataset"),
             ("eval.test", config.eval.test, "dataset"),

@@ -45,7 +45,7 @@ def result_summary(
         },
         "tested": len(evaluations),
         "majority": majority_baseline(members, [evaluation.client for evaluation in evaluations]),
-        "domains": _domains(members, evaluations),
+        "domains": accuracies_by_domain(members, evaluations),
         "best": _best_round(rounds),
         "global": {
             "accuracy": last["accuracy_global"],
@@ -81,9 +81,9 @@ def majority_baseline(members: Members, clients: Sequence[int] | None = None) ->
     return sum(known) / len(known) if known else float("nan")
 
 
-def _domains(members: Members, evaluations: Sequence[Evaluation]) -> RoundRow | None:
+def accuracies_by_domain(members: Members, evaluations: Sequence[Evaluation]) -> RoundRow | None:
     """The mean accuracies over the clients of each domain, hospital or subject; None if clients have no single one."""
-    if not any(members.groups):
+    if not members.groups or not all(members.groups):
         return None
     by_group = {
         group: [evaluation for evaluation in evaluations if members.groups[evaluation.client] == group]

@@ -7,11 +7,13 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.experiment.options import toml_value
-from protofed.experiment.stored import MAY_CHANGE, StoredRun
+from protofed.experiment.stored import GIVEN, MAY_CHANGE, StoredRun
 from protofed.plugins import label, name_without_folder
 
 _MAY_DIFFER = {"run.seed", "run.eval_every", *MAY_CHANGE} - {"run.rounds", "run.seconds"}
 """Settings in which the runs of one group may differ, in addition to those of [engine]."""
+ROOT_IS_THE_DATA = ("leaf", "npz", "table", "voc", "voc_macro")
+"""Datasets whose files data.root names; runs on different files are not runs of one experiment."""
 _MOST_SETTINGS = 2
 """Names of groups with more settings than this are shortened."""
 
@@ -22,7 +24,22 @@ def _flat_settings(run: StoredRun, settings: Mapping[str, Any]) -> dict[str, Any
     flat = {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}
     kept = {key: value for key, value in flat.items() if key not in _MAY_DIFFER and not key.startswith("engine.")}
     names = {key: name_without_folder(value) for key, value in kept.items() if key.endswith(".name")}
-    return kept | names | {"data.name": run.data}
+    return kept | names | {"data.name": run.data} | _given_parts(run, flat)
+
+
+def _given_parts(run: StoredRun, flat: Mapping[str, Any]) -> dict[str, str]:
+    """What tells data and nets of the user apart: the path of the data, or hashes of those given in Python."""
+    parts = {}
+    if flat["data.name"] in ROOT_IS_THE_DATA or ":" in flat["data.name"]:
+        parts["data.root"] = str(flat.get("data.root", ""))
+    if GIVEN in (flat["data.name"], flat.get("net.name")):
+        partition = run.partition()
+        with_recipes = any("recipe" in client for client in partition.get("clients", ()))  # split anew for every seed
+        hashes = {"data.name": "" if with_recipes else "sha256", "net.name": "nets"}
+        for key, name in hashes.items():
+            if flat.get(key) == GIVEN and name in partition:
+                parts[key.replace("name", "hash")] = partition[name][:8]
+    return parts
 
 
 def _all_settings(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
@@ -42,11 +59,15 @@ def _all_settings(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
 
 
 def group_by_setting(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
-    """Groups of runs that differ only in their seeds, by a name: the method and the settings that differ."""
+    """Groups of runs that differ only in their seeds, by a name: the method and the settings that differ.
+
+    Two runs of one seed, for example with two engines, are not in one group: it has a figure per seed.
+    """
     groups: list[tuple[dict[str, Any], list[StoredRun]]] = []
     for run, settings in zip(runs, _all_settings(runs), strict=True):
         for group_settings, group in groups:
-            if group_settings == settings and group[0].label == run.label:
+            twice = [other for other in group if other.seed == run.seed and not _is_same_run(other, run)]
+            if group_settings == settings and group[0].label == run.label and not twice:
                 group.append(run)
                 break
         else:
@@ -60,6 +81,10 @@ def group_by_setting(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
             name += "'"
         named[name] = group
     return named
+
+
+def _is_same_run(first: StoredRun, second: StoredRun) -> bool:
+    return first.folder == second.folder and first.in_memory is second.in_memory
 
 
 def _is_a_name(label: str) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from protofed.engines.choice import ENGINES, choose_engine, choose_workers, make_engine, with_workers
 from protofed.errors import UserError
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.members import Members
 from protofed.experiment.roster import clients_per_round
 from protofed.experiment.safeguards import members_with_attackers
+from protofed.experiment.stored import GIVEN
 from protofed.trust.privacy.private_loop import PrivateLoop
 from protofed.trust.privacy.rules import epsilon_after
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config
 from protofed.experiment.encoder_files import with_constants
+from protofed.experiment.stored import GIVEN
 from protofed.net import Net
 from protofed.nets import make_net
 from protofed.nets.own import own_nets

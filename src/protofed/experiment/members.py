@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 from protofed.core import AnyMethod, Client, Net, Site
-from protofed.data.partitions.base import Holding, are_drawn, check_holdings, hash_of_labels, stratified_share
+from protofed.data.partitions.base import Holding, are_drawn, check_holdings, hash_of_labels
 from protofed.data.sources import SOURCES
 from protofed.data.table.recipe import Recipe
-from protofed.draws import random_state
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.encoder import encode_dataset
+from protofed.experiment.held_out import hold_out, require_disjoint
 from protofed.experiment.member_nets import client_nets, constants_of_weights, own_or_shared_nets
 from protofed.experiment.sections import TABLE
+from protofed.experiment.stored import GIVEN
 from protofed.experiment.wording import dataset_title
 from protofed.plugins import label, origin_of
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from protofed.data.dataset import Dataset
     from protofed.experiment.config import Config
-    from protofed.experiment.sections import EvalSection
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,9 @@ class Members:
         if origin_of(type(config.partition)):
             check_holdings(holdings, labels, config.data.clients, label(config.partition_name))
         train_labels = data.train.labels.numpy()
+        require_disjoint(holdings, config)
         parts = tuple(
-            _hold_out(part, train_labels, config.eval, config.run.seed, client) for client, part in enumerate(holdings)
+            hold_out(part, train_labels, config.eval, config.run.seed, client) for client, part in enumerate(holdings)
         )
         train = [data.train.subset(part.train) for part in parts]
         test = [(data.train if part.own else data.test).subset(part.test) for part in parts]
@@ -277,17 +277,6 @@ class Members:
             holders = clients if parts else first.format(clients)
             parts.append(f"{holders} {net.name}{detail.format(net=net)}")
         return ", ".join(parts)
-
-
-def _hold_out(part: Holding, labels: np.ndarray, evaluation: EvalSection, seed: int, client: int) -> Holding:
-    """A client's part, with a test set and a validation set taken from its training examples if [eval] says so."""
-    if evaluation.test != "dataset" and not part.own:
-        held_out = stratified_share(labels[part.train], 0.2, random_state(seed, "own test", client))
-        part = part._replace(train=part.train[~held_out], test=part.train[held_out], own=True)
-    if evaluation.validation and not len(part.validation):
-        held_out = stratified_share(labels[part.train], evaluation.validation, random_state(seed, "validation", client))
-        part = part._replace(train=part.train[~held_out], validation=part.train[held_out])
-    return part
 
 
 def _origins(data: Dataset, parts: Sequence[Holding]) -> tuple[str, ...]:

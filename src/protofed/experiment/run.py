@@ -15,7 +15,6 @@ from protofed.engines.memory import keep_freed_memory
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import check_augmentation
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config, changed_keys
 from protofed.experiment.folder import LOCK, Folder, uninterrupted
 from protofed.experiment.links import refuse_links
@@ -28,7 +27,7 @@ from protofed.experiment.roster import clients_per_round, clients_to_test
 from protofed.experiment.runner import Runner
 from protofed.experiment.sections import GivenInPython, NetChoice
 from protofed.experiment.stop_request import was_asked_to_stop
-from protofed.experiment.stored import MAY_CHANGE
+from protofed.experiment.stored import GIVEN, MAY_CHANGE
 from protofed.experiment.trackers import WATCHERS
 from protofed.experiment.watchers import Watcher
 from protofed.plugins import label

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from protofed.averages import averaging_by
+from protofed.engines.scoring import predicted
 from protofed.errors import UserError
 from protofed.experiment.secure_round import SecureRound
 from protofed.experiment.wording import quantity
@@ -201,5 +202,5 @@ def attack_success(state: State, clients: Sequence[int]) -> dict[str, float] | N
         raw = test.x[test.index[rows]]
         raw = with_trigger(raw, test) if options.kind == "backdoor" else raw
         for way, scores in state.model(client).compute_scores(test.normalised(raw)).items():
-            shares.setdefault(way, []).append(float((scores.argmax(1) == wanted[rows]).double().mean()))
+            shares.setdefault(way, []).append(float((predicted(scores) == wanted[rows]).double().mean()))
     return {way: sum(values) / len(values) for way, values in shares.items()} or None

@@ -39,6 +39,8 @@ MAY_CHANGE = (
     "engine.reason",
 )
 """The keys that may change when a run is resumed. They do not change the results of the rounds."""
+GIVEN = "given"
+"""The name of data, partitions and nets that come from Python: a `protofed.Federation`, or `nets=[...]`."""
 RunState = Literal["finished", "diverged", "running", "stopped"]
 PLAN = "plan.json"
 """The file in a sweep's folder that lists its runs."""
@@ -89,8 +91,14 @@ class StoredRun:
         """The names of the clients by their numbers; {} if they have numbers only."""
         if self.in_memory:
             return dict(enumerate(self.in_memory.state.members.names))
-        stored = (Folder(self.folder).partition() or {}).get("clients", [])
+        stored = self.partition().get("clients", [])
         return {number: client["name"] for number, client in enumerate(stored) if "name" in client}
+
+    def partition(self) -> Mapping[str, Any]:
+        """The content of partition.json; {} if the run was stopped before it was written."""
+        if self.folder.is_dir():
+            return Folder(self.folder).partition() or {}
+        return self.in_memory.state.members.describe() if self.in_memory else {}
 
     @cached_property
     def config(self) -> Config:

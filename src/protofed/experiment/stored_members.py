@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from protofed.errors import UserError
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config
 from protofed.experiment.folder import Folder
 from protofed.experiment.members import Members
+from protofed.experiment.stored import GIVEN
 
 
 def members_with_data(config: Config, folder: Path | None, nets: Sequence[Any] | None = None) -> Members:

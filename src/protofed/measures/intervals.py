@@ -13,6 +13,8 @@ from protofed.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from protofed.experiment.stored import StoredRun
+
 _FIGURES = {
     "by head": ("accuracy", "head"),
     "own classes": ("accuracy", "head_own"),
@@ -89,6 +91,15 @@ class SettingRow(NamedTuple):
     words: tuple[str, ...] = ()  # what makes the setting, "section.key=value"
     method: str = ""
     stopped: Mapping[int, str] = {}  # by seed, why a run stopped before its last round; it has no figures
+
+    @classmethod
+    def of_runs(cls, setting: str, runs: Sequence[StoredRun]) -> SettingRow:
+        """The figures of these runs, which differ only in their seeds."""
+        figures: dict[str, dict[int, float]] = {}
+        for run in runs:
+            for name, value in figures_of(run.summary):
+                figures.setdefault(name, {})[run.seed] = value
+        return cls(setting, figures, method=runs[0].method if runs else "")
 
     @property
     def keys(self) -> dict[str, str]:

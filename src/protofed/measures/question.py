@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from protofed.errors import UserError
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.folder import Folder
 from protofed.experiment.model import Model
 from protofed.experiment.results import Result, State
+from protofed.experiment.stored import GIVEN
 from protofed.experiment.stored_members import members_with_data
 from protofed.experiment.table import ResultTable, TableCell, data_frame
 from protofed.measures.geometry import centres

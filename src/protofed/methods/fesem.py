@@ -61,14 +61,19 @@ class FeSEM(Method[Centres, Weights, WeightsAndClasses, Nothing]):
         return WeightsAndClasses(trained.params, torch.tensor(count))
 
     def aggregate(self, site: Site, server: Centres, uploads: Sequence[Upload[WeightsAndClasses]]) -> Centres:
-        """E-step: assign uploads to centres. M-step: average the members of each; an empty centre stays."""
+        """E-step: assign uploads to centres. M-step: average the members of each; an empty centre stays.
+
+        A client that took no step has the weights that it was sent: it stays with its centre.
+        """
         member, models = server.member.clone(), dict(server.models)
         if self.assign == "classes":
             num_classes = torch.cat([upload.message.num_classes for upload in uploads])
             assigned = (num_classes >= num_classes.mean()).long()
         else:
             assigned = self.nearest_centres(site, server, uploads)
-        member[[upload.client for upload in uploads]] = assigned
+        for upload, centre in zip(uploads, assigned, strict=True):
+            if upload.steps or self.assign == "classes":
+                member[upload.client] = centre
         for k in models:
             members = [upload for upload in uploads if int(member[upload.client]) == int(k)]
             if members:
@@ -85,8 +90,9 @@ class FeSEM(Method[Centres, Weights, WeightsAndClasses, Nothing]):
         centres = torch.stack([_flatten_weights(site.net, models[str(k)]) for k in range(self.centres)])
         not_split_yet = not member.any()
         if not_split_yet and self.centres > 1:
-            one_class = torch.zeros(len(sent), dtype=torch.long)
-            clusters = kmeans(sent, one_class, 1, self.centres, site.generator("centres"))
+            moved = sent[[upload.steps > 0 for upload in uploads]]
+            one_class = torch.zeros(len(moved), dtype=torch.long)
+            clusters = kmeans(moved, one_class, 1, self.centres, site.generator("centres"))
             centres = torch.where(clusters.support[0].unsqueeze(1) > 0, clusters.mean[0], centres)
         return torch.cdist(sent, centres).argmin(1)
 

@@ -17,11 +17,11 @@ from protofed.data.table.client_tables import TableOptions
 from protofed.data.table.recipe import ColumnRecipe, Recipe
 from protofed.errors import UserError
 from protofed.examples import Examples
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.config import Config
 from protofed.experiment.folder import must_be_new, write_atomically
 from protofed.experiment.member_nets import build_nets
 from protofed.experiment.sections import TABLE
+from protofed.experiment.stored import GIVEN
 from protofed.messages import flatten, unflatten
 from protofed.models.damaged_files import read_safetensors, understood_metadata
 from protofed.models.export import with_sorted_metadata

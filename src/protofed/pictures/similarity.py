@@ -17,10 +17,9 @@ from torch import Tensor
 from protofed.data.sources import SOURCES
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
-from protofed.experiment.choices import GIVEN
 from protofed.experiment.groups import titles
 from protofed.experiment.results import Result
-from protofed.experiment.stored import StoredRun
+from protofed.experiment.stored import GIVEN, StoredRun
 from protofed.measures.question import state_with_data
 from protofed.pictures.embedded import client_params, server_prototypes
 from protofed.pictures.style import COLUMN, make_panels, set_wrapped_title, with_column_fonts

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from protofed.experiment.folder import Folder
 from protofed.experiment.stored import StoredRun, has_diverged
 from protofed.experiment.wording import duration, percent, quantity
-from protofed.measures.intervals import Interval, SettingRow, figures_of
+from protofed.measures.intervals import Interval, SettingRow
 
 WAY_NAMES = {
     "head": "by head",
@@ -35,15 +34,8 @@ Groups = Mapping[str, Sequence[StoredRun]]
 
 
 def figure_rows(groups: Groups) -> list[SettingRow]:
-    """The figures of every group of finished runs, by seed."""
-    rows = []
-    for name, runs in groups.items():
-        row = SettingRow(name, {})
-        for run in runs:
-            for figure, value in figures_of(run.summary) if not run.unfinished else ():
-                row.figures.setdefault(figure, {})[run.seed] = value
-        rows.append(row)
-    return rows
+    """The figures of the finished runs of every group, by seed."""
+    return [SettingRow.of_runs(name, [run for run in runs if not run.unfinished]) for name, runs in groups.items()]
 
 
 def verdict_sentences(groups: Groups) -> list[str]:
@@ -152,7 +144,7 @@ def cautions(groups: Groups) -> list[str]:
 def _partitions_differ(runs: Sequence[StoredRun]) -> bool:
     by_seed: dict[int, set[str]] = {}
     for run in runs:
-        by_seed.setdefault(run.seed, set()).add((Folder(run.folder).partition() or {}).get("sha256", ""))
+        by_seed.setdefault(run.seed, set()).add(run.partition().get("sha256", ""))
     return any(len(hashes) > 1 for hashes in by_seed.values())
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofed.errors import UserError
-from protofed.experiment.folder import Folder
 from protofed.experiment.groups import group_by_setting
 from protofed.experiment.stored import StoredRun, load_runs
 from protofed.experiment.table import BOLD_RULE, ResultTable, TableCell
 from protofed.experiment.wording import duration, percent, quantity
-from protofed.measures.intervals import SettingRow, best_row, figures_of
+from protofed.measures.intervals import SettingRow, best_row
 
 if TYPE_CHECKING:
     from protofed.experiment.results import Result
@@ -44,7 +43,7 @@ class Comparison:
         groups = group_by_setting(self.runs)
         if max(len({run.seed for run in runs}) for runs in groups.values()) < 2:
             return []
-        return [_setting_row(name, runs) for name, runs in groups.items()]
+        return [SettingRow.of_runs(name, runs) for name, runs in groups.items()]
 
     @property
     def by_run(self) -> ResultTable:
@@ -73,7 +72,7 @@ class Comparison:
                 "run": str(run.folder),
                 **run.summary,
                 "state": run.state,
-                "partition": partition_hash(run),
+                "partition": run.partition().get("sha256"),
                 "setting": names[id(run)],
             }
             for run in self.runs
@@ -95,21 +94,6 @@ def compare(*runs: str | Path | Result | Sweep) -> Comparison:
     if not runs:
         raise UserError("compare() needs runs: folders of runs or sweeps, or results.")
     return Comparison(load_runs(runs))
-
-
-def partition_hash(run: StoredRun) -> str | None:
-    """The hash of a run's partition; None if it has neither a folder nor its data in memory."""
-    if run.folder.is_dir():
-        return (Folder(run.folder).partition() or {}).get("sha256")
-    return run.in_memory.state.members.describe()["sha256"] if run.in_memory else None
-
-
-def _setting_row(name: str, runs: Sequence[StoredRun]) -> SettingRow:
-    figures: dict[str, dict[int, float]] = {}
-    for run in runs:
-        for figure, value in figures_of(run.summary):
-            figures.setdefault(figure, {})[run.seed] = value
-    return SettingRow(name, figures, method=runs[0].method)
 
 
 def settings_table(rows: Sequence[SettingRow]) -> ResultTable:
@@ -243,7 +227,7 @@ def _differences(runs: Sequence[StoredRun]) -> list[str]:
     seeds: dict[str, set[int]] = {}
     for name, group in group_by_setting(runs).items():
         for run in group:
-            partitions.setdefault(run.seed, set()).add(partition_hash(run))
+            partitions.setdefault(run.seed, set()).add(run.partition().get("sha256"))
             seeds.setdefault(name, set()).add(run.seed)
     unequal = {
         "datasets": len({run.summary["dataset"] for run in runs}) > 1,

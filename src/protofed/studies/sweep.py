@@ -18,6 +18,7 @@ from protofed.data.sources import SOURCES
 from protofed.errors import StoppedRunError, UserError
 from protofed.experiment.config import Config, changed_keys
 from protofed.experiment.folder import Folder, read_json, write_atomically
+from protofed.experiment.groups import ROOT_IS_THE_DATA
 from protofed.experiment.progress import ProgressFile, ProgressLine, wants_progress
 from protofed.experiment.results import Result
 from protofed.experiment.run import run
@@ -193,6 +194,8 @@ def check_stored_run(out: Path, config: Config) -> Config:
     keys = [f"run.{key}" for key in ("rounds", "seconds") if getattr(stored.run, key) != getattr(config.run, key)]
     if stored.digest() != config.digest():
         keys += changed_keys(stored.table(), config.table()) or ["version of protofed"]
+    if config.data.name in ROOT_IS_THE_DATA and stored.data.root != config.data.root:
+        keys.append("data.root")
     if keys:
         raise UserError(
             f"{out} holds a run of another experiment, with another {', '.join(keys)}. Give another --out, or delete "
@@ -250,17 +253,13 @@ def run_all(
     They are made in processes of this machine, or on a cluster. An error names its run. It stops the other
     runs, like Ctrl-C; the same call continues them later. `finish` makes one run.
     """
-
-    def ended(position: int, result: dict[str, Any]) -> None:
-        report(jobs[position], result)
-
     if cluster and any(job.config.engine.name == "ray" for job in jobs):
         raise UserError(
             '--ray gives complete runs to the cluster, engine.name = "ray" the clients of each run. Use one of them: '
             'leave --ray out, or set engine.name = "auto".'
         )
     arguments, names = [(job.out, job.config) for job in jobs], [f"{job.setting}, seed {job.seed}" for job in jobs]
-    call_all(finish, arguments, names, at_a_time, ended, tick, cluster)
+    call_all(finish, arguments, names, at_a_time, lambda at, result: report(jobs[at], result), tick, cluster)
 
 
 def setting_rows(jobs: Sequence[SweepRun], stopped: Mapping[Path, str] | None = None) -> list[SettingRow]:

@@ -201,7 +201,8 @@ def poison_data(options: AttackSection, data: Examples, classes: int, seed: int,
 def with_trigger(x: Tensor, data: Examples) -> Tensor:
     """Raw inputs [n, ...] with the trigger: the last corner, or the last values, as high as any value of the data."""
     x, side = x.clone(), _TRIGGER_SIDE
-    highest = data.x.amax() if data.x.numel() else torch.ones(())
+    known = data.x[data.x.isfinite()]  # without missing values
+    highest = known.amax() if known.numel() else torch.ones(())
     if x.dim() == 4:
         x[..., -side:, -side:] = highest
     else:

@@ -146,6 +146,15 @@ def require_examples(clients: int, num_examples: int, per_client: int = 1) -> No
         )
 
 
+def require_test_set(name: str, test: np.ndarray) -> None:
+    """Raise an error if there are no test examples, from which this partition takes those of its clients."""
+    if not len(test):
+        raise UserError(
+            f"partition.name: {name} takes the clients' test examples from the test set, which is empty (with "
+            'eval.test = "merged" it is part of the training set). Use another partition, or eval.test = "dataset".'
+        )
+
+
 def require_classes(ways: int, classes: int) -> None:
     """Raise an error if a client is to have more classes than there are."""
     if ways > classes:

@@ -16,6 +16,7 @@ from protofed.data.partitions.base import (
     deal_holdings,
     require_classes,
     require_examples,
+    require_test_set,
 )
 from protofed.draws import random_state
 from protofed.errors import UserError
@@ -41,11 +42,7 @@ class NWay:
         train, test, classes, clients = labels.train, labels.test, labels.classes, clients or DEFAULT_CLIENTS
         require_classes(self.ways, classes)
         require_examples(clients, len(train))
-        if not len(test):
-            raise UserError(
-                "partition.name: nway takes the clients' test examples from the test set, which is empty (with "
-                'eval.test = "merged" it is part of the training set). Use another partition, or eval.test = "own".'
-            )
+        require_test_set("nway", test)
         draw = random_state(seed, "partition", "nway")
         fewest, most = max(min(2, self.ways), self.ways - self.stdev), min(classes, self.ways + self.stdev)
         ways = draw.randint(fewest, most + 1, clients)
@@ -127,6 +124,7 @@ class Dirichlet:
             if not np.isfinite(share).all():  # alpha is so small that the draw underflows: one client gets the class
                 share = np.eye(clients)[draw.randint(clients)]
             below = sizes < len(labels) / clients if self.capped else np.ones(clients, bool)
+            below = below if below.any() else ~below  # all examples are given away: the class has none
             share = np.where(below, share, 0)
             shares[label] = share / share.sum() if share.sum() > 0 else below / below.sum()
             sizes += shares[label] * np.count_nonzero(labels == label)
@@ -166,6 +164,7 @@ class WithReplacement:
     def split(self, labels: Labels, clients: int, seed: int) -> list[Holding]:
         clients = clients or DEFAULT_CLIENTS
         require_classes(self.ways, labels.classes)
+        require_test_set("with_replacement", labels.test)
         draw = random_state(seed, "partition", "with_replacement")
         chosen = np.sort(draw.uniform(size=(clients, labels.classes)).argsort(1)[:, : self.ways], 1)
         train, test = (

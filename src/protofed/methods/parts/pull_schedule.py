@@ -40,6 +40,8 @@ def next_pull(
         return {}
     if schedule == "linear":
         return {"pull": (trained.kept.pull["pull"] + pull / LINEAR_ROUNDS).clamp(max=pull)}
+    if not trained.steps:  # nothing moved, so that nothing can be estimated
+        return {"pull": trained.kept.pull["pull"]}
     limit = corollary_limit(trained, loss)
     return {"pull": torch.tensor(min(pull, COROLLARY_SHARE * limit))}
 

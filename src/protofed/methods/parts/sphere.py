@@ -37,7 +37,8 @@ def uniform(classes: int, dim: int, seed: int) -> Tensor:
 def orthonormal(classes: int, dim: int, seed: int) -> Tensor:
     """Orthonormal rows [classes, dim], as in the authors' code. With classes > dim the rows have unit length only."""
     drawn = _random_rows(classes, dim, max(classes, dim), seed)
-    return torch.linalg.qr(drawn)[0][:classes].float() if classes <= dim else F.normalize(drawn).float()
+    rows = torch.linalg.qr(drawn)[0][:classes] if classes <= dim else F.normalize(drawn)
+    return rows.float().contiguous()  # qr returns columns in a row
 
 
 def _random_rows(classes: int, dim: int, rows: int, seed: int) -> Tensor:

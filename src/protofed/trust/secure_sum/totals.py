@@ -101,7 +101,8 @@ def _vector(method: AnyMethod, upload: Upload[Any]) -> np.ndarray:
         support, mean = prototypes.support[:, 0].double(), prototypes.single()[:, 0].double()
         weight = (support > 0).double() if method.pooling == "clients" else support
         return _in_a_row(torch.where(support > 0, mean.T * weight, 0.0), weight, support)
-    weight = torch.tensor(1.0 if getattr(method, "weights", "size") == "equal" else upload.num_examples).double()
+    is_equal = getattr(method, "weights", "size") == "equal"  # as in `core.average_uploads`
+    weight = torch.tensor(float(min(1, upload.num_examples) if is_equal else upload.num_examples)).double()
     parts = [value.double().flatten() for _, value in sorted(upload.message.params.items())]
     largest = max((float(part.abs().max()) for part in parts if part.numel()), default=0.0) * float(weight)
     if largest > LARGEST:
