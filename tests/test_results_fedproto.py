@@ -74,6 +74,52 @@ def test_sentences_about_table2_follow_from_the_kept_figures():
     assert run_so_far == {"fedavg", "fedproto", "local", "fedproto, by head", fedavg, head, local}
 
 
+def words_of_both(kept: Kept, first: str, second: str) -> list[str]:
+    """The differences at n = 3, 4 and 5, with stdev 1 and with stdev 2."""
+    gaps = [[kept.gap(first, second, f"n = {n}, stdev {stdev}").percent("+") for n in (3, 4, 5)] for stdev in (1, 2)]
+    return ["{}, {} and {}".format(*of_stdev) for of_stdev in gaps]
+
+
+def sure_of_both(kept: Kept, first: str, second: str) -> list[bool]:
+    """Whether the interval of the difference excludes 0, in the columns of stdev 1 and then of stdev 2."""
+    columns = [f"n = {n}, stdev {stdev}" for stdev in (1, 2) for n in (3, 4, 5)]
+    return [kept.gap(first, second, column).excludes_zero for column in columns]
+
+
+def test_sentences_about_table3_follow_from_the_kept_figures():
+    kept, text = Kept("fedproto-table3"), text_of("fedproto.md")
+    fedavg, head = "fedavg, own classes", "fedproto, own classes"
+    alike, by_head, over_local = (words_of_both(kept, fedavg, row) for row in ("fedproto", head, "local"))
+    own, prototype = (words_of_both(kept, row, "local") for row in ("fedproto, by head", "fedproto"))
+    papers = [
+        "{:.2f}, {:.2f} and {:.2f}".format(
+            *(
+                paper_mean(ours) - paper_mean(local)
+                for ours, local in zip(
+                    *(published.FEDPROTO_FEMNIST[row, stdev] for row in ("fedproto", "local")), strict=True
+                )
+            )
+        )
+        for stdev in (1, 2)
+    ]
+    for sentence in (
+        f"fedavg differs from fedproto by prototype by {alike[0]} (stdev 2: {alike[1]}), from fedproto by head by "
+        f"{by_head[0]} ({by_head[1]}), and from `local` by {over_local[0]} ({over_local[1]}).",
+        f"fedproto differs from `local` by head by {own[0]} ({own[1]}), and by prototype by {prototype[0]} "
+        f"({prototype[1]}). In the paper it is {papers[0]} ({papers[1]}) above its Local.",
+    ):
+        assert sentence in text, sentence
+    assert not any(sure_of_both(kept, "fedproto", "local"))
+    found = {row: sum(sure_of_both(kept, *row)) for row in
+             (("fedproto, by head", "local"), (fedavg, "fedproto"), (fedavg, "local"))}  # fmt: skip
+    assert list(found.values()) == [3, 5, 4]
+    for stdev in (1, 2):
+        gains = [kept.gap(fedavg, "local", f"n = {n}, stdev {stdev}").mean for n in (3, 4, 5)]
+        assert gains == sorted(gains)
+    run_so_far = {row for (row, _), result in kept.by_place.items() if result.runs}
+    assert run_so_far == {"fedavg", "fedproto", "local", "fedproto, by head", fedavg, head, "local, own classes"}
+
+
 NO_GAP = Interval(0, None, 0)
 
 
