@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("flwr")
 
+import protofed
 from protofed.cli import app
 from protofed.deploy.certificates import (
     SERVER_DAYS,
@@ -31,6 +32,7 @@ from protofed.deploy.certificates import (
     write_server_certificate,
 )
 from protofed.deploy.client_data import read_client_data
+from protofed.deploy.client_part import ClientPart
 from protofed.deploy.deployment import Deployment, ServerNetwork, client_network, server_network
 from protofed.deploy.deployment_tables import federation_state, sent_rows, status_rows
 from protofed.deploy.flower_commands import (
@@ -40,7 +42,9 @@ from protofed.deploy.flower_commands import (
     superlink_command,
     supernode_command,
 )
+from protofed.deploy.handouts import copy_net_weights
 from protofed.deploy.new_deployment import client_names, data_files
+from protofed.deploy.policy import Policy
 from protofed.deploy.processes import free_port
 from protofed.deploy.server_part import ServerPart
 from protofed.errors import UserError
@@ -126,6 +130,57 @@ def test_a_certificate_is_renewed_by_the_same_authority(folder, tmp_path):
     left = valid_until(copy / "server" / "server.pem") - datetime.now(UTC)
     assert timedelta(days=SERVER_DAYS - 1) < left <= timedelta(days=SERVER_DAYS)
     handshake(copy / "server", "fl.example.org", folder / "clients" / "a" / "ca.pem")
+
+
+def test_a_key_of_another_authority_signs_nothing(folder, tmp_path):
+    copy = tmp_path / "D"
+    shutil.copytree(folder, copy)
+    before = (copy / "server" / "server.pem").read_bytes()
+    shutil.copyfile(copy / "server" / "server.key", copy / "authority" / "ca.key")
+    with pytest.raises(UserError, match=r"ca\.key is not the key of ca\.pem"):
+        write_server_certificate(copy / "authority", copy / "server", ["localhost"])
+    assert (copy / "server" / "server.pem").read_bytes() == before
+
+
+def test_a_client_without_its_policy_does_not_start(folder, tmp_path):
+    client = tmp_path / "a"
+    shutil.copytree(folder / "clients" / "a", client)
+    (client / "policy.toml").unlink()
+    for read in (client_network, lambda path: Policy.read(path / "policy.toml")):
+        with pytest.raises(UserError, match=r"policy\.toml does not exist: nothing leaves without a policy"):
+            read(client)
+
+
+def test_a_server_without_a_port_is_said(folder):
+    with pytest.raises(UserError, match='--server: got "foo"; must be host:port'):
+        ClientPart(folder / "clients" / "a", lambda name, line: None, server="foo")
+
+
+def test_one_client_cannot_hide_in_a_secure_sum(tmp_path):
+    with pytest.raises(UserError, match="a secure sum of one client hides nothing"):
+        init(RECIPE, str(tmp_path / "D"), "--clients", "1", "--set", "privacy.secure_sum=true")
+
+
+def test_a_guarantee_that_enrolment_weakens_is_said(tmp_path):
+    private = ["--clients", "a,b", "--set", "privacy.encoder=frozen", "--set", "privacy.noise=4"]
+    assert 'Careful: privacy.neighbours = "add-remove" hides' in init(RECIPE, str(tmp_path / "D"), *private)
+    exchanged = init(RECIPE, str(tmp_path / "E"), *private, "--set", "privacy.neighbours=replace-one")
+    assert "Careful" not in exchanged
+
+
+def test_initial_weights_are_copied_to_the_server_and_all_clients(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = protofed.run({"run": {"rounds": 1}, "data": {"clients": 2}}, tmp_path / "run")
+    made.model(0)
+    done = CliRunner().invoke(app, ["export", "run", "--client", "0", "--out", "w/a.safetensors"])
+    assert done.exit_code == 0, done.output
+    words = ["--clients", "a,b", "--set", "net.weights=w/a.safetensors"]
+    init(RECIPE, "D", *words)
+    assert all(
+        (tmp_path / "D" / part / "w" / "a.safetensors").is_file() for part in ("server", "clients/a", "clients/b")
+    )
+    with pytest.raises(UserError, match=r"net\.weights: got \.\./a\.safetensors; must be a file in this folder"):
+        copy_net_weights(Config.of({"net": {"weights": "../a.safetensors"}}), tmp_path)
 
 
 def test_no_certificate_without_the_key_of_the_authority(tmp_path):

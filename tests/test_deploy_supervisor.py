@@ -247,6 +247,7 @@ def client(tmp_path, monkeypatch):
     """A client whose process ends at once, with what Flower's log then says."""
     (tmp_path / "client.toml").write_text('name = "a"\n')
     (tmp_path / "network.toml").write_text('server = "127.0.0.1:1"\n')
+    (tmp_path / "policy.toml").touch()
     (tmp_path / "data.npz").write_text("")
     said: list[str] = []
     clock = [1000.0]

@@ -230,6 +230,18 @@ def test_a_client_that_fails_is_left_out_of_its_round_and_named(tmp_path, capsys
     assert last["loss"] == expected["loss"]
 
 
+def test_a_run_in_which_nobody_ever_answered_ends_with_an_error(tmp_path):
+    """Once somebody has answered, a round without answers is void, and the run goes on."""
+    deploy(tmp_path / "never", toy_config("fedproto"))
+    faults = {(name, "train", 1): raised for name in "abc"}
+    with pytest.raises(UserError, match=r"Round 1: no client has sent a usable upload since the run began .*failed"):
+        federate(tmp_path / "never", LocalGrid(tmp_path / "never", faults=faults))
+    deploy(tmp_path / "later", toy_config("fedproto"))
+    faults = {(name, "train", 2): raised for name in "abc"}
+    result = federate(tmp_path / "later", LocalGrid(tmp_path / "later", faults=faults))
+    assert [len(row["rejected"]) for row in result.rounds] == [0, 3]
+
+
 def run_without_the_uploads_of_b(table, members):
     """The run whose server gets no upload of client b before the last round."""
     runner = runner_of(Config.of(table), members)

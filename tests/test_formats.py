@@ -325,6 +325,9 @@ def test_mnist_from_idx(tmp_path):
     found = convert("mnist", folder)
     np.testing.assert_array_equal(found["x_train"], PICTURES)
     assert SOURCES["mnist"](str(tmp_path / "out")).labels == tuple("0123456789")
+    for labels, words in ((np.arange(6), "it has 7 images but 6 labels"), (np.arange(7) + 5, "from 0 to 9")):
+        (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(labels))
+        refused("mnist", folder, words)
 
 
 # LEAF and FedProx

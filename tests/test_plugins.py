@@ -426,7 +426,10 @@ def test_checks_of_nets_and_partitions(project, command):
     code, out = command("check", "parts.py", "--shape", "6", "--classes", "2")
     assert (code, out.count("passed all checks")) == (0, 2)
     (project / "plain.py").write_text("class Plain:\n    pass\n")
-    assert "Plain is neither a method (derive it from protofed.Method)" in command("check", "./plain.py:Plain")[1]
+    assert "plain.py:Plain is a class, and neither a method (derive" in command("check", "./plain.py:Plain")[1]
+    (project / "plain.py").write_text("import os\nx = 1\n")
+    assert "plain.py:x is of type int, and neither a method" in command("check", "./plain.py:x")[1]
+    assert "plain.py:os is of type module, and neither a method" in command("check", "./plain.py:os")[1]
     unused = MINE.replace("self.head = nn", "self.extra = nn.Linear(2, 2)\n        self.head = nn")
     (project / "unused.py").write_text(unused)
     with pytest.raises(UserError, match=r"the parameter body\.extra\.weight has no influence on the logits"):

@@ -462,7 +462,12 @@ def test_the_command_shows_epsilon_before_a_run_and_the_noise_for_a_target(tmp_p
     figures = json.loads(CliRunner().invoke(app, ["privacy", str(file), "--json"]).output)
     assert figures["epsilon"]["add-remove"]["total"] == pytest.approx(8.5959, abs=1e-4)
     file.write_text('[privacy]\nencoder = "frozen"\n')
-    assert "privacy.noise = " in CliRunner().invoke(app, ["privacy", str(file), "--epsilon", "2"]).output
+    shown = CliRunner().invoke(app, ["privacy", str(file), "--epsilon", "2"]).output
+    assert "privacy.noise = " in shown
+    assert "Noise per upload" not in shown  # the experiment has none yet
+    assert "in total" not in shown
+    trained = CliRunner().invoke(app, ["privacy", "--epsilon", "2"]).output
+    assert 'No noise reaches an epsilon: set privacy.encoder = "frozen" or "dp-sgd".' in trained
     assert "no noise, no guarantee" in CliRunner().invoke(app, ["privacy"]).output
     plan = privacy_plan(Config.of({"privacy": {"noise": 1.0}}))
     assert plan["formal"] is False

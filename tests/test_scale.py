@@ -369,11 +369,11 @@ def test_a_plan_counts_what_the_run_does(capsys):
     app(["plan", *words, "--clients", "1000000"], standalone_mode=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("30 rounds of 3 of 12 clients, 3 tests of 12 clients: about ")
-    assert lines[-1].startswith("With 1,000,000 clients, of which 3 train per round and 12 are tested: about ")
+    assert lines[-1].startswith("With 1,000,000 clients, of which 3 train per round and 1,000,000 are tested: about ")
     assert lines[-1].endswith("The memory of a client cannot be measured with 12: plan 1,000 clients or more for it.")
     plan.pop("total")
     costs = {name: Cost(*value) for name, value in plan.items() if isinstance(value, list)}
-    assert " of memory, " in other_clients_line(Forecast(**{**plan, **costs, "clients": 2000}), 4000)
+    assert " of memory, " in other_clients_line(Forecast(**{**plan, **costs, "clients": 2000}), 4000, Config.of({}))
 
 
 @pytest.mark.parametrize(

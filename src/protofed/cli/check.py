@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -49,9 +50,10 @@ def check_command(
     for part in parts:
         began, kind = time.perf_counter(), _kind_of_part(part)
         if not kind:
+            what = "a class" if isinstance(part, type) else f"of type {type(part).__name__}"
             raise UserError(
-                f"{part.__name__} is neither a method (derive it from protofed.Method), nor a net (a torch module, or "
-                "with a function build), nor a partition (with a function split)."
+                f"{name} is {what}, and neither a method (derive it from protofed.Method), nor a net (a torch module, "
+                "or with a function build), nor a partition (with a function split)."
             )
         if kind == "method":
             sentences = check_method(part, options)
@@ -98,7 +100,10 @@ def _kind_of_part(part: Any) -> str:
 
     if isinstance(part, type) and issubclass(part, Method):
         return "method"
+    if inspect.ismodule(part):
+        return ""
     if callable(getattr(part, "split", None)):
         return "partition"
     is_net = callable(getattr(part, "build", None)) or (isinstance(part, type) and issubclass(part, nn.Module))
-    return "net" if is_net or not isinstance(part, type) else ""
+    makes_net = callable(part) and not isinstance(part, type)
+    return "net" if is_net or makes_net else ""

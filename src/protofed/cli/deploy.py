@@ -23,7 +23,7 @@ deploy_app = typer.Typer(
     no_args_is_help=True, help="Run an experiment on real machines, with Flower (pip install 'protofed[flower]')."
 )
 DeployFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `protofed deploy init` wrote.")]
-Rounds = Annotated[int, option("--rounds", min=0, help="Number of rounds. 0: as the experiment file says.")]
+Rounds = Annotated[int, option("--rounds", min=0, help="Number of rounds. 0: as the experiment says, or as before.")]
 ServerPort = Annotated[int, option("--port", min=0, max=65535, help="Port of the server. 0: as network.toml says.")]
 
 

@@ -10,6 +10,7 @@ from protofed.cli.arguments import AsJson, ExperimentFile, Sets, TrustCode, opti
 from protofed.experiment.wording import quantity
 
 if TYPE_CHECKING:
+    from protofed.experiment.config import Config
     from protofed.experiment.forecast import Forecast
 
 _ENOUGH_CLIENTS = 1000
@@ -36,14 +37,15 @@ def plan_command(
     from protofed.experiment.forecast import forecast
 
     keep_freed_memory()
+    config = Config.load(file, sets or ())
     with one_thread():
-        found = forecast(Config.load(file, sets or ()))
+        found = forecast(config)
     if as_json:
         print(json.dumps({**asdict(found), "total": found.total._asdict()}, indent=2))
         return
     print("\n".join(plan_lines(found)))
     if clients:
-        print(other_clients_line(found, clients))
+        print(other_clients_line(found, clients, config))
 
 
 def plan_lines(found: Forecast) -> list[str]:
@@ -59,11 +61,14 @@ def plan_lines(found: Forecast) -> list[str]:
     ]
 
 
-def other_clients_line(found: Forecast, clients: int) -> str:
+def other_clients_line(found: Forecast, clients: int, config: Config) -> str:
     """What the run would take with another number of clients. The memory of one client needs many to be measured."""
-    other, fewest = found.with_clients(clients), max(found.per_round, found.tested)
-    if clients < fewest:
-        return f"With {clients:,} clients: not computed, because {fewest:,} train per round or are tested."
+    from protofed.experiment.roster import clients_per_round, clients_to_test
+
+    per_round, tested = clients_per_round(config, clients), len(clients_to_test(config, clients))
+    if clients < max(per_round, tested):
+        return f"With {clients:,} clients: not computed, because run.sample or eval.clients_sampled asks for more."
+    other = found.with_clients(clients, per_round, tested)
     text = f"With {clients:,} clients, of which {other.per_round:,} train per round and {other.tested:,} are tested: "
     if found.clients >= _ENOUGH_CLIENTS:
         return f"{text}{_needs(other)}."

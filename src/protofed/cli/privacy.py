@@ -23,13 +23,15 @@ def privacy_command(
     """
     from protofed.experiment.config import Config, read_toml
 
-    sets = list(sets or ())
+    sets, unknown = list(sets or ()), []
     if epsilon is not None:  # noise that is not set yet is what the user wants to know
         table = read_toml(file).get("privacy", {}) if file else {}
         given = {f"privacy.{key}" for key, value in table.items() if value} | {word.partition("=")[0] for word in sets}
         needed = ("privacy.noise", *(["privacy.step_noise"] if _trains_privately(table, sets) else []))
-        sets += [f"{key}=1.0" for key in needed if key not in given]
-    figures = privacy_plan(Config.load(file, sets), epsilon)
+        unknown = [key for key in needed if key not in given]
+    figures = privacy_plan(Config.load(file, [*sets, *(f"{key}=1.0" for key in unknown)]), epsilon)
+    if unknown:  # figures of the noise 1.0, which is not the experiment's
+        figures = {key: value for key, value in figures.items() if key not in ("deviation", "epsilon")}
     print(json.dumps(figures, indent=2) if as_json else "\n".join(_plan_lines(figures)))
 
 
@@ -65,7 +67,7 @@ def privacy_plan(config: Any, target: float | None = None) -> dict[str, Any]:
         "rate": cost.rate,
     }
     if not promise.formal:
-        return figures
+        return figures | ({"target": None} if target is not None else {})
     figures["epsilon"] = {
         neighbours: {
             "per_round": total_epsilon(cost, 1, replace(privacy, neighbours=neighbours)),
@@ -95,7 +97,7 @@ def _plan_lines(figures: dict[str, Any]) -> list[str]:
         ]
     rounds = quantity(figures["rounds"], "round")
     lines = [f"{figures['method']}, encoder {figures['encoder']}, {rounds}, delta {figures['delta']:g}"]
-    if deviation := figures["deviation"]:
+    if deviation := figures.get("deviation"):
         lines.append(
             f"Noise per upload: standard deviation {deviation['sums']:.4g} on each number of a class sum, "
             f"{deviation['counts']:.4g} on each count."
@@ -106,8 +108,10 @@ def _plan_lines(figures: dict[str, Any]) -> list[str]:
             f"{figures['rate']:.4g}."
         )
     if not figures["formal"]:
-        return [*lines, "Noise, no formal guarantee: the encoder is trained on the data without noise."]
-    for neighbours, epsilon in figures["epsilon"].items():
+        advice = ' No noise reaches an epsilon: set privacy.encoder = "frozen" or "dp-sgd".' * ("target" in figures)
+        text = "Noise, no formal guarantee: the encoder is trained on the data without noise."
+        return [*lines, text + advice]
+    for neighbours, epsilon in figures.get("epsilon", {}).items():
         chosen = " (privacy.neighbours)" if neighbours == figures["neighbours"] else ""
         lines.append(
             f"{neighbours}{chosen}: epsilon {epsilon['per_round']:.4g} per round, {epsilon['total']:.4g} in total for "

@@ -205,7 +205,7 @@ def run_verdict(result: Result) -> str:
 def _accuracy_text(accuracies: Mapping[str, dict[str, float]], tested: int, reporting: str) -> str:
     """The accuracies by way of predicting, and the number of clients that they are a mean of."""
     if not accuracies:
-        return "there are no test examples."
+        return "no client was tested: none has test examples, or none answered."
     by_way = ", ".join(f"{percent(spread)} {_WAYS.get(way, way)}" for way, spread in accuracies.items())
     running = " of running averages" if reporting == "running" else ""
     return f"{by_way} (mean accuracy ± standard deviation{running} over {quantity(tested, 'client')})."

@@ -75,6 +75,11 @@ def write_server_certificate(authority: Path, folder: Path, hosts: Sequence[str]
             )
     issuer_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), password=None)
     issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
+    if issuer_key.public_key() != issuer.public_key():
+        raise UserError(
+            f"{authority / 'ca.key'} is not the key of ca.pem, so that clients would not accept what it signs. Put the "
+            "right key back, or make a new deployment with `protofed deploy init`."
+        )
     key = _new_key()
     now = datetime.now(UTC)
     ends = min(now + timedelta(days=SERVER_DAYS), issuer.not_valid_after_utc)

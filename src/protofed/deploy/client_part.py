@@ -50,6 +50,10 @@ class ClientPart:
         self.network = client_network(folder)
         settings, _ = read_client_settings(folder)
         self.name, self.server = settings.name, server or self.network.server
+        host, _, port = self.server.rpartition(":")
+        if not host or not port.isdigit():
+            where = "--server" if server else f"{folder / 'network.toml'}: server"
+            raise UserError(f'{where}: got "{self.server}"; must be host:port, such as 10.0.0.1:8443.')
         if not (folder / settings.data).is_file():
             raise UserError(
                 f"{folder / settings.data} does not exist. Put this client's data there: an .npz file with x and y; "

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from protofed.deploy.settings import checked_file, read_settings_file
+from protofed.deploy.settings import checked_file, read_settings_file, require_policy
 from protofed.errors import UserError
 
 NETWORK_FILE = "network.toml"
@@ -73,6 +73,7 @@ def client_network(folder: Path) -> ClientNetwork:
         raise UserError(f"{folder} is the server's folder. Start it with: protofed deploy server {folder}")
     network: ClientNetwork = _network(folder, ClientNetwork)
     _must_have(folder, ["ca.pem"] * network.tls + ["client.key"] * network.auth)
+    require_policy(folder / "policy.toml")
     return network
 
 

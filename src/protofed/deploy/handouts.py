@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protofed import __version__
+from protofed.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from protofed.deploy.deployment import ServerNetwork
+    from protofed.experiment.config import Config
 
 APP = f"""# The Flower app of this federation. It has no code of its own: all hosts use their installed protofed.
 [build-system]
@@ -199,3 +202,21 @@ services:
     stop_grace_period: 60s
     volumes: [".:/{kind}"]{ports}
 """
+
+
+def copy_net_weights(config: Config, folder: Path) -> None:
+    """Copy the files of net.weights to where a server or client in this folder looks for them.
+
+    Files with an absolute path must be on every machine.
+    """
+    for choice in config.nets:
+        file = Path(choice.weights)
+        if not choice.weights or file.is_absolute():
+            continue
+        if ".." in file.parts:
+            raise UserError(
+                f"net.weights: got {choice.weights}; must be a file in this folder or below, or an absolute path that "
+                "is the same on every machine."
+            )
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / file)

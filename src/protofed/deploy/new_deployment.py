@@ -36,6 +36,7 @@ from protofed.deploy.handouts import (
     SERVER_SETTINGS,
     client_readme,
     compose_file,
+    copy_net_weights,
     folder_readme,
     systemd_unit,
 )
@@ -169,6 +170,10 @@ def write_deployment(path: Path, plan: Plan, say: Callable[[str], None]) -> None
         raise UserError("--auth: clients authenticate over encrypted connections only. Give --tls, too.")
     for host in plan.hosts:
         check_host(host)
+    if plan.config.privacy.secure_sum and len(plan.names) < 2:
+        raise UserError("--clients: got 1, but a secure sum of one client hides nothing. Give two or more clients.")
+    if caution := plan.config.privacy.caution_when_deployed:
+        say(caution)
     members = None
     if plan.config.data.name not in (GIVEN, TABLE):
         members = Members.of(plan.config, say)
@@ -234,6 +239,7 @@ def _write_server(new: Deployment, path: Path, plan: Plan, members: Members | No
     network = plan.network
     connection = {"listen": network.listen, "port": network.port, "tls": network.tls, "auth": network.auth}
     (new.server / NETWORK_FILE).write_text(tomli_w.dumps(connection))
+    copy_net_weights(plan.config, new.server)
     if members:
         write_balanced(new.server / "balanced.npz", members)
     if plan.tls:
@@ -246,6 +252,7 @@ def _write_client(new: Deployment, path: Path, plan: Plan, name: str, position: 
     folder = new.client(name)
     folder.mkdir(parents=True, mode=0o700)
     shutil.copyfile(new.server / EXPERIMENT_FILE, folder / EXPERIMENT_FILE)
+    copy_net_weights(plan.config, folder)
     (folder / "client.toml").write_text(
         CLIENT_SETTINGS.format(
             name=name, data=plan.data_file(name), position=position, keep_sent=toml_value(plan.keep_sent)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 from annotated_types import Ge
 from torch import Tensor
 
-from protofed.deploy.settings import checked_file, read_settings_file
+from protofed.deploy.settings import checked_file, read_settings_file, require_policy
 from protofed.errors import UserError, did_you_mean
 from protofed.messages import Nothing
 from protofed.methods import METHODS
@@ -48,9 +48,8 @@ class Policy:
 
     @classmethod
     def read(cls, path: Path, method: AnyMethod | None = None) -> Policy:
-        """The policy in a file; the default one if there is no file. `method`: that of the experiment."""
-        if not path.exists():
-            return cls()
+        """The policy in a file, which must exist: a lost file must not allow more. `method`: the experiment's."""
+        require_policy(path)
         policy: Policy = checked_file(path, cls, read_settings_file(path))
         known = {"prototypes", "weights"} | {kind for ours in METHODS.values() for kind in kinds_sent(ours)}
         known |= kinds_sent(method) if method else set()

@@ -97,6 +97,14 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
 
 
+def require_policy(path: Path) -> None:
+    """Raise an error if a client has lost its policy, because nothing else limits what leaves."""
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist: nothing leaves without a policy. Restore it; an empty file is the default one."
+        )
+
+
 def checked_file(path: Path, kind: Any, table: dict[str, Any]) -> Any:
     """The dataclass of a file from its table; an error that lists all problems."""
     problems: list[str] = []

@@ -42,17 +42,35 @@ def pull_warning(config: Config, rows: Sequence[RoundRow]) -> str:
     return ""
 
 
+def has_uploads(row: RoundRow) -> bool:
+    """Whether the server got a usable upload in a round."""
+    return len(row["rejected"]) < len(row["clients"])
+
+
+def nobody_answered(number: int, failures: Mapping[int, str]) -> StoppedRunError:
+    """Why a run stops if no client has answered in any of its rounds. Later, a round without answers is void."""
+    return StoppedRunError(
+        f"Round {number}: no client has sent a usable upload since the run began (clients by reason: "
+        f"{_clients_by_reason(failures)})."
+    )
+
+
+def _clients_by_reason(reasons: Mapping[int, str]) -> str:
+    """For example "not finite: 0, 3; of another shape: 1"."""
+    clients: dict[str, list[str]] = {}
+    for client, reason in reasons.items():
+        clients.setdefault(reason, []).append(str(client))
+    return "; ".join(f"{reason}: {', '.join(numbers)}" for reason, numbers in clients.items())
+
+
 def all_rejected(
     config: Config, rows: Sequence[RoundRow], rejected: Mapping[int, str], folder: Folder | None
 ) -> StoppedRunError:
     """Why a run stops if all uploads of a round were rejected. `rows`: the round before, if any, and this round."""
     number, loss = rows[-1]["round"], rows[-1]["loss"]
-    clients_by_reason: dict[str, list[str]] = {}
-    for client, reason in rejected.items():
-        clients_by_reason.setdefault(reason, []).append(str(client))
-    reasons = "; ".join(f"{reason}: {', '.join(clients)}" for reason, clients in clients_by_reason.items())
     sentences = [
-        f"Round {number}: all {len(rejected)} uploads were rejected, so the run stops (clients by reason: {reasons})."
+        f"Round {number}: all {len(rejected)} uploads were rejected, so the run stops (clients by reason: "
+        f"{_clients_by_reason(rejected)})."
     ]
     if not all(math.isfinite(_number(term)) for term in loss.values()):
         advice = f"Try a smaller train.lr (it is {config.train.lr:g}), or train.clip."

@@ -86,15 +86,24 @@ class Forecast:
         """Optimiser steps of clients per second."""
         return self.steps_per_round / max(self.round.wall, 1e-9)
 
-    def with_clients(self, clients: int) -> Forecast:
-        """The same run with another number of clients of which as many train per round and are tested."""
-        factor, trained = clients / self.clients, _distinct(clients, self.per_round, self.rounds)
+    def with_clients(self, clients: int, per_round: int, tested: int) -> Forecast:
+        """The same run with another number of clients, of which so many train per round and are tested."""
+        factor, trained = clients / self.clients, _distinct(clients, per_round, self.rounds)
+        work = per_round / self.per_round
         more = (clients - self.clients) * self.memory_per_client + (trained - self.trained) * self.state_bytes
         disk = self.disk * factor + (trained - factor * self.trained) * _stored(self.state_bytes)
         return replace(
             self,
             clients=clients,
+            per_round=per_round,
+            tested=tested,
+            test=self.test.times(tested / self.tested),
+            end=self.end.times(tested / self.tested),
             start=self.start.times(factor),
+            first_rounds=self.first_rounds.times(work),
+            round=self.round.times(work),
+            steps_per_round=self.steps_per_round * work,
+            written_per_round=self.written_per_round * work,
             trained=trained,
             memory=self.memory + more,
             disk=max(disk, self.disk),

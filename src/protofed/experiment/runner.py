@@ -14,7 +14,7 @@ from protofed.errors import UserError
 from protofed.experiment.bounds.monitor import BoundsMonitor, why_not_monitored
 from protofed.experiment.checkpoint import Checkpoints, recovery_notes
 from protofed.experiment.config import Config
-from protofed.experiment.divergence import all_rejected, pull_warning
+from protofed.experiment.divergence import all_rejected, has_uploads, nobody_answered, pull_warning
 from protofed.experiment.final_figures import client_rows, result_summary
 from protofed.experiment.folder import Folder, uninterrupted
 from protofed.experiment.held_uploads import HeldUploads
@@ -209,6 +209,9 @@ class Runner:
         row: RoundRow = {"round": number + 1, "loss": mean_terms(usable or reports)}
         if rejected and not uploads and not self.engine.failures and not self.config.trust.quorum:
             raise all_rejected(self.config, [*self.rounds[-1:], row], rejected, self.folder)
+        in_the_open = not self.config.privacy.secure_sum  # secure sums have rules of their own for lost clients
+        if not reports and self.engine.failures and in_the_open and not any(map(has_uploads, self.rounds)):
+            raise nobody_answered(number + 1, self.engine.failures)
         rejected = dict(sorted({**self.engine.failures, **rejected}.items()))
         uploads = self.safeguards.above_quorum(uploads, len(roster.sampled))
         if seen := self.safeguards.seen_by_server(number, uploads, roster.clients):

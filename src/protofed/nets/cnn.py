@@ -29,7 +29,7 @@ class Cnn:
         if len(shape) != 3 or min(shape[1:]) < 16:
             raise UserError(
                 f"net cnn needs images of at least 16x16 with channels first, got inputs of shape {shape}. "
-                "Use net mlp or larger images."
+                "Use net mlp or larger images (if it is an encoder: data.encoder_size)."
             )
         image_channels, *sides = shape
         height, width = (((side - self.kernel + 1) // 2 - 4) // 2 for side in sides)

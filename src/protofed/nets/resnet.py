@@ -37,7 +37,7 @@ class ResNet18:
         if len(shape) != 3 or min(shape[1:]) < 16:
             raise UserError(
                 f"net resnet18 needs images of at least 16x16 with channels first, got inputs of shape {shape}. "
-                "Use net mlp or larger images."
+                "Use net mlp or larger images (if it is an encoder: data.encoder_size)."
             )
         if self.norm == "group" and self.width % 2:
             raise UserError(f"net.width: got {self.width}; must be even for group norm.")

@@ -17,7 +17,14 @@ _SPLITS = ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")
 
 def mnist_idx(folder: Path, options: ConvertOptions) -> Arrays:
     """MNIST's four IDX files."""
-    return {**read_idx(folder), "classes": np.array([str(digit) for digit in range(10)])}
+    arrays = read_idx(folder)
+    for part in ("train", "test"):
+        images, labels = arrays[f"x_{part}"], checked_class_numbers(arrays[f"y_{part}"], 10, f"{folder}, {part}")
+        if len(images) != len(labels):
+            raise UserError(
+                f"{folder}, {part}: it has {len(images):,} images but {len(labels):,} labels. Get the files again."
+            )
+    return {**arrays, "classes": np.array([str(digit) for digit in range(10)])}
 
 
 def emnist(source: Path, options: ConvertOptions) -> Arrays:

@@ -48,6 +48,16 @@ class PrivacySection:
         return self.is_on or self.secure_sum
 
     @property
+    def caution_when_deployed(self) -> str:
+        """What the operator of a deployed federation should know; "" if there is nothing."""
+        if not self.is_on or self.neighbours != "add-remove":
+            return ""
+        return (
+            'Careful: privacy.neighbours = "add-remove" hides whether an example is there, but clients enrol with their '
+            'exact numbers of examples. Set privacy.neighbours = "replace-one" (docs/privacy.md).'
+        )
+
+    @property
     def is_on(self) -> bool:
         """Whether noise is added to anything."""
         return self.noise > 0 or self.step_noise > 0
