@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -86,22 +87,28 @@ def sure_of_both(kept: Kept, first: str, second: str) -> list[bool]:
     return [kept.gap(first, second, column).excludes_zero for column in columns]
 
 
-def test_sentences_about_table3_follow_from_the_kept_figures():
-    kept, text = Kept("fedproto-table3"), text_of("fedproto.md")
-    fedavg, head = "fedavg, own classes", "fedproto, own classes"
-    alike, by_head, over_local = (words_of_both(kept, fedavg, row) for row in ("fedproto", head, "local"))
-    own, prototype = (words_of_both(kept, row, "local") for row in ("fedproto, by head", "fedproto"))
-    papers = [
-        "{:.2f}, {:.2f} and {:.2f}".format(
-            *(
-                paper_mean(ours) - paper_mean(local)
-                for ours, local in zip(
-                    *(published.FEDPROTO_FEMNIST[row, stdev] for row in ("fedproto", "local")), strict=True
-                )
-            )
-        )
-        for stdev in (1, 2)
+def papers_above_local(figures: Mapping[tuple[str, int], Sequence[str]]) -> list[str]:
+    """By how much FedProto is above Local in the paper, with stdev 1 and with stdev 2."""
+    pairs = [zip(figures["fedproto", stdev], figures["local", stdev], strict=True) for stdev in (1, 2)]
+    return [
+        "{:.2f}, {:.2f} and {:.2f}".format(*(paper_mean(ours) - paper_mean(local) for ours, local in of_stdev))
+        for of_stdev in pairs
     ]
+
+
+FEDAVG_OWN, PROTO_OWN = "fedavg, own classes", "fedproto, own classes"
+ROWS_SO_FAR = {"fedavg", "fedproto", "local", "fedproto, by head", FEDAVG_OWN, PROTO_OWN, "local, own classes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [("fedproto-table3", published.FEDPROTO_FEMNIST), ("fedproto-table4", published.FEDPROTO_CIFAR10)],
+)
+def test_sentences_about_both_stand_ins_follow_from_the_kept_figures(name, figures):
+    kept, text = Kept(name), text_of("fedproto.md")
+    alike, by_head, over_local = (words_of_both(kept, FEDAVG_OWN, row) for row in ("fedproto", PROTO_OWN, "local"))
+    own, prototype = (words_of_both(kept, row, "local") for row in ("fedproto, by head", "fedproto"))
+    papers = papers_above_local(figures)
     for sentence in (
         f"fedavg differs from fedproto by prototype by {alike[0]} (stdev 2: {alike[1]}), from fedproto by head by "
         f"{by_head[0]} ({by_head[1]}), and from `local` by {over_local[0]} ({over_local[1]}).",
@@ -109,15 +116,29 @@ def test_sentences_about_table3_follow_from_the_kept_figures():
         f"({prototype[1]}). In the paper it is {papers[0]} ({papers[1]}) above its Local.",
     ):
         assert sentence in text, sentence
+    assert {row for (row, _), result in kept.by_place.items() if result.runs} == ROWS_SO_FAR
+
+
+def test_what_is_said_of_the_stand_in_for_femnist_is_so():
+    kept = Kept("fedproto-table3")
     assert not any(sure_of_both(kept, "fedproto", "local"))
-    found = {row: sum(sure_of_both(kept, *row)) for row in
-             (("fedproto, by head", "local"), (fedavg, "fedproto"), (fedavg, "local"))}  # fmt: skip
-    assert list(found.values()) == [3, 5, 4]
+    pairs = (("fedproto, by head", "local"), (FEDAVG_OWN, "fedproto"), (FEDAVG_OWN, "local"))
+    assert [sum(sure_of_both(kept, *pair)) for pair in pairs] == [3, 5, 4]
     for stdev in (1, 2):
-        gains = [kept.gap(fedavg, "local", f"n = {n}, stdev {stdev}").mean for n in (3, 4, 5)]
+        gains = [kept.gap(FEDAVG_OWN, "local", f"n = {n}, stdev {stdev}").mean for n in (3, 4, 5)]
         assert gains == sorted(gains)
-    run_so_far = {row for (row, _), result in kept.by_place.items() if result.runs}
-    assert run_so_far == {"fedavg", "fedproto", "local", "fedproto, by head", fedavg, head, "local, own classes"}
+
+
+def test_what_is_said_of_the_stand_in_for_cifar10_is_so():
+    kept = Kept("fedproto-table4")
+    columns = [f"n = {n}, stdev {stdev}" for stdev in (1, 2) for n in (3, 4, 5)]
+    assert all(kept.gap("fedproto", "local", column).mean < 0 for column in columns)
+    assert sum(sure_of_both(kept, "fedproto", "local")) == 4
+    assert all(sure_of_both(kept, FEDAVG_OWN, "fedproto"))
+    assert max(abs(kept.gap("fedproto, by head", "local", column).mean) for column in columns) < 0.0025
+    alone = [round(100 * kept.mean("local", column).mean) for column in columns]
+    paper = [round(paper_mean(value)) for value in published.FEDPROTO_CIFAR10["local", 1]]
+    assert (min(alone), max(alone), min(paper), max(paper)) == (87, 92, 59, 80)
 
 
 NO_GAP = Interval(0, None, 0)

@@ -53,8 +53,8 @@ class PrivacySection:
         if not self.is_on or self.neighbours != "add-remove":
             return ""
         return (
-            'Careful: privacy.neighbours = "add-remove" hides whether an example is there, but clients enrol with their '
-            'exact numbers of examples. Set privacy.neighbours = "replace-one" (docs/privacy.md).'
+            'Careful: privacy.neighbours = "add-remove" hides whether an example is there, but clients enrol with the '
+            'exact number of their examples. Set privacy.neighbours = "replace-one" (docs/privacy.md).'
         )
 
     @property
