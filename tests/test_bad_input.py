@@ -140,7 +140,7 @@ ALONE = "The experiment has a problem:\n  - "
         ),
         (
             ["net.name=cnn"],
-            "net cnn needs images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp or larger images.",
+            "net cnn needs images of at least 16x16 with channels first, got inputs of shape (1, 8, 8). Use net mlp or larger images (if it is an encoder: data.encoder_size).",
         ),
         # More than a machine has
         (

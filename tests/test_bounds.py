@@ -423,7 +423,7 @@ def test_fednh_shows_the_terms_of_eq_9():
         assert row["W_step"] <= row["W_step_bound"]
         assert row["theta_step"] <= row["theta_step_bound"]
         assert row["theta_change"] + row["W_change"] == pytest.approx(row["server_change"], abs=1e-6)
-        assert row["highest_square"] <= row["lemma1"]
+        assert row["highest_square"] <= row["lemma1"] * (1 + 1e-6)  # equal for some client, in single precision
         assert row["smallest_epsilon"] > 2 * row["lemma1"]
 
 

@@ -209,7 +209,7 @@ def test_a_dataset_no_better_than_the_majority_class_is_named():
         (["--data", "tints", "--out", "few.npz/new.safetensors"], "--out: cannot write to "),
         (
             ["--data", "tints", "--size", "8"],
-            "net resnet18 needs images of at least 16x16 with channels first, got inputs of shape (3, 8, 8). Use net mlp or larger images.\n",
+            "net resnet18 needs images of at least 16x16 with channels first, got inputs of shape (3, 8, 8). Use net mlp or larger images (if it is an encoder: data.encoder_size).\n",
         ),
         (
             ["--data", "tints", "--net", "resnet"],
