@@ -35,6 +35,7 @@ from protofed.deploy.client_data import read_client_data
 from protofed.deploy.client_part import ClientPart
 from protofed.deploy.deployment import Deployment, ServerNetwork, client_network, server_network
 from protofed.deploy.deployment_tables import federation_state, sent_rows, status_rows
+from protofed.deploy.federation_parts import federation_parts
 from protofed.deploy.flower_commands import (
     OFFLINE,
     flower_environment,
@@ -149,6 +150,25 @@ def test_a_client_without_its_policy_does_not_start(folder, tmp_path):
     for read in (client_network, lambda path: Policy.read(path / "policy.toml")):
         with pytest.raises(UserError, match=r"policy\.toml does not exist: nothing leaves without a policy"):
             read(client)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("data.npz", "not a zip file", "data.npz"),
+        ("policy.toml", 'may_send = ["prototypes"', "policy.toml"),
+        ("policy.toml", 'may_send = ["losses"]', "losses.*may_report"),
+    ],
+)
+def test_damaged_files_of_a_client_are_noticed_before_processes_start(folder, tmp_path, name, content, words):
+    copy = tmp_path / "D"
+    shutil.copytree(folder, copy)
+    (copy / "clients" / "a" / name).write_text(content)
+    with pytest.raises(UserError, match=words):
+        federation_parts(Deployment(copy), lambda name, line: None, resume=False, rounds=1, port=0)
+    done = CliRunner().invoke(app, ["deploy", "client", str(copy / "clients" / "a")])
+    with pytest.raises(UserError, match=words):
+        raise done.exception
 
 
 def test_a_server_without_a_port_is_said(folder):

@@ -557,6 +557,18 @@ def test_more_rounds_than_first_asked_for(tmp_path):
         federate(tmp_path)
 
 
+def test_a_run_whose_balanced_test_set_is_lost_says_so(tmp_path):
+    deploy(tmp_path, toy_config("fedavg", rounds=1))
+    federate(tmp_path)
+    file = tmp_path / "server" / "balanced.npz"
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(UserError, match=r"balanced\.npz does not exist. If the server had this file"):
+        federate(tmp_path, resume=True, rounds=2)
+    file.write_bytes(content)
+    assert len(federate(tmp_path, resume=True, rounds=2).rounds) == 2
+
+
 def test_a_client_that_lost_its_state_is_named_after_a_restart_of_the_server(tmp_path, capsys):
     """Client c has never uploaded anything, so it has lost nothing."""
     deploy(tmp_path, toy_config("fedproto"))

@@ -10,9 +10,10 @@ import pytest
 
 from protofed import Config, Result, measure, run
 from protofed.errors import UserError
+from protofed.experiment.members import Members
 from protofed.studies.reproduce import margin_pictures, over_slow, page
 from protofed.studies.reproduce.figures import Figures, figures_of_run, is_finished
-from protofed.studies.reproduce.measured import client_weights, measure_checkpoints, measured_rounds
+from protofed.studies.reproduce.measured import client_weights, measure_checkpoints, measured_figure, measured_rounds
 from protofed.studies.reproduce.partition_table import partition_table
 from protofed.studies.reproduce.protomargin import PROTOMARGIN_STUDIES
 from protofed.studies.reproduce.studies import STUDIES
@@ -86,20 +87,29 @@ def test_a_measured_run_is_not_measured_again(runs):
 @pytest.mark.parametrize(
     ("attention", "expected"),
     [
-        ({1: [0.9, 0.1], 2: [0.6, 0.4]}, [0.6, 0.4]),  # no weights in round 4, in which nothing was combined
-        ({}, [0.25, 0.75, 0.75, 0.25]),
+        ({1: [0.9, 0.1], 2: [0.6, 0.4]}, [{0: 0.6, 1: 0.4}]),  # no weights in round 4, in which nothing was combined
+        ({}, [{0: 0.25, 1: 0.75}, {1: 0.75, 2: 0.25}]),
     ],
 )
 def test_weights_are_attention_or_shares_by_size(attention, expected, tmp_path):
-    clients = {1: [0, 1], 2: [0, 1], 3: [], 4: [1, 2]}
+    clients = {1: [0, 1], 2: [0, 3, 1], 3: [3], 4: [1, 2]}  # uploads of client 3 are rejected
     rounds = [
-        {"round": number, "clients": listed, **({"attention": attention[number]} if number in attention else {})}
+        {
+            "round": number,
+            "clients": listed,
+            "rejected": {"3": "a reason"},
+            **({"attention": attention[number]} if number in attention else {}),
+        }
         for number, listed in clients.items()
     ]
     (tmp_path / "rounds.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
-    clients = [{"train": [0]}, {"train": [1, 2, 3]}, {"train": [4]}]
+    clients = [{"train": [0]}, {"train": [1, 2, 3]}, {"train": [4]}, {"train": [5, 6]}]
     (tmp_path / "partition.json").write_text(json.dumps({"sha256": "", "clients": clients}))
-    assert client_weights(tmp_path).tolist() == expected
+    assert client_weights(tmp_path) == expected
+    of_client_1 = 0.4 if attention else 0.75  # the mean over the rounds in which it took part
+    assert measured_figure(tmp_path, "weights.client 1") == pytest.approx(of_client_1)
+    spread = 0.1 if attention else 0.25  # of 0.6 and 0.4, or of 0.25 and 0.75
+    assert measured_figure(tmp_path, "weights.std") == pytest.approx(spread)
 
 
 def result(row: str, column: str, *values: float) -> CellResult:
@@ -165,6 +175,17 @@ def test_all_tables_of_a_scale_share_runs(tmp_path):
     assert all(
         len(job.out.parent.name) < 256 for study in PROTOMARGIN_STUDIES for job in study.jobs(tmp_path, 1, False)
     )
+
+
+def test_the_table_by_client_shows_the_client_with_most_examples(tmp_path):
+    table, by_client = STUDIES["protomargin-table2"], STUDIES["protomargin-table2-clients"]
+    assert {job.out for job in by_client.jobs(tmp_path, 3, False)} == {
+        job.out for job in table.jobs(tmp_path, 3, False)
+    }
+    cell = next(cell for cell in by_client.cells if cell.column == "largest client, slow 0")
+    sizes = [len(part) for part in Members.of(cell.job(tmp_path, 0).config).train]
+    assert cell.figure == f"domains.client {sizes.index(max(sizes))}.head"
+    assert all(cell.percent and not cell.smaller_is_better for cell in by_client.cells)
 
 
 def test_only_some_cells_can_be_run(tmp_path):

@@ -31,19 +31,11 @@ from protofed.studies.reproduce.figures import (
     figures_of_run,
     server_in_last_rounds,
 )
-from protofed.studies.reproduce.papers import (
-    CANNOT,
-    CHECKED,
-    ENTRIES,
-    IN_PART,
-    NOT_YET,
-    PAPER_SCALE,
-    PARTLY,
-    SMALLER,
-)
+from protofed.studies.reproduce.papers import CHECKED, ENTRIES
 from protofed.studies.reproduce.partition_table import PARTITION_TABLE
 from protofed.studies.reproduce.studies import STUDIES
 from protofed.studies.reproduce.study import Cell, CellResult, Study, orderings, read_kept, study_as_json
+from protofed.studies.reproduce.tables_and_figures import CANNOT, IN_PART, NOT_YET, PAPER_SCALE, PARTLY, SMALLER
 from test_cli import protofed as command  # noqa: F401
 
 ROOT = Path(__file__).parents[1]

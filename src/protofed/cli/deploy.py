@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from protofed.cli.arguments import AsJson, Sets, option
+from protofed.cli.arguments import Sets, option
+from protofed.cli.deploy_views import DeployFolder, deploy_logs, deploy_sent, deploy_status, say_line
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from protofed.deploy.supervisor import Part
 
 deploy_app = typer.Typer(
     no_args_is_help=True, help="Run an experiment on real machines, with Flower (pip install 'protofed[flower]')."
 )
-DeployFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `protofed deploy init` wrote.")]
 Rounds = Annotated[int, option("--rounds", min=0, help="Number of rounds. 0: as the experiment says, or as before.")]
 ServerPort = Annotated[int, option("--port", min=0, max=65535, help="Port of the server. 0: as network.toml says.")]
 
@@ -114,7 +110,7 @@ def deploy_server(
     command = f"protofed deploy server {shlex.quote(str(folder))} --resume"
     resume = resume and has_run(folder)
     check_resume(folder, resume, command)
-    _supervise([ServerPart(folder, _say_line, resume, rounds, listen, port)], command)
+    _supervise([ServerPart(folder, say_line, resume, rounds, listen, port)], command)
 
 
 @deploy_app.command("client")
@@ -126,9 +122,12 @@ def deploy_client(
     ] = 120.0,
 ) -> None:
     """Run only this client, until it is stopped."""
+    from protofed.deploy.client_check import check_client_files
     from protofed.deploy.client_part import ClientPart
 
-    _supervise([ClientPart(folder, _say_line, server, give_up)], "")
+    part = ClientPart(folder, say_line, server, give_up)
+    check_client_files([folder])
+    _supervise([part], "")
 
 
 def _run_all(folder: Path, rounds: int, port: int, resume: bool) -> None:
@@ -139,7 +138,7 @@ def _run_all(folder: Path, rounds: int, port: int, resume: bool) -> None:
     deployment = Deployment.existing(folder)
     up, to_continue = (f"protofed deploy {verb} {shlex.quote(str(folder))}" for verb in ("up", "resume"))
     check_resume(deployment.server, resume, up if resume else to_continue)
-    _supervise(federation_parts(deployment, _say_line, resume, rounds, port), to_continue)
+    _supervise(federation_parts(deployment, say_line, resume, rounds, port), to_continue)
 
 
 def _supervise(parts: Sequence[Part], to_continue: str) -> None:
@@ -170,86 +169,6 @@ def _show_verdict(run: Path) -> None:
     say(Console(), run_verdict(Result.load(run)))
 
 
-def _say_line(name: str, text: str) -> None:
-    """A line of the server or a client, after its name."""
-    print(f"{name:<8} | {text}", flush=True)
-
-
-def _status_table(state: dict[str, Any]) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from protofed.deploy.deployment_tables import status_rows
-
-    run = f"round {state['round']} of {state['rounds']}" if state["rounds"] else "no round yet"
-    error = escape(f"\n{state['error']}") if state["error"] else ""
-    table = Table(title=f"{state['state']}, {run}; the server {state['server']}", caption=error or None)
-    for column in ("client", "process", "connected", "last round", "last upload", "rejected"):
-        table.add_column(column)
-    for row in status_rows(state):
-        table.add_row(*map(escape, row))  # a reason may have text of a client
-    return table
-
-
-@deploy_app.command("status")
-def deploy_status(
-    folder: DeployFolder,
-    once: Annotated[bool, option("--once", help="Print the table once, instead of keeping it up to date.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show who is connected, the last round and upload of each client, and what was rejected."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from protofed.deploy.deployment import Deployment
-    from protofed.deploy.deployment_tables import federation_state
-
-    deployment = Deployment.existing(folder)
-    state, console = federation_state(deployment), Console()
-    if as_json:
-        print(json.dumps(state, indent=2))
-    elif once or not console.is_terminal:
-        console.print(_status_table(state))
-    else:
-        with Live(_status_table(state), console=console, auto_refresh=False) as live:
-            try:
-                while True:
-                    time.sleep(1.0)
-                    live.update(_status_table(federation_state(deployment)), refresh=True)
-            except KeyboardInterrupt:
-                return
-
-
-@deploy_app.command("logs")
-def deploy_logs(
-    folder: DeployFolder,
-    name: Annotated[Optional[str], typer.Argument(help="server, or a client. Without one: all of them.")] = None,
-    follow: Annotated[bool, option("--follow", help="Go on with new lines until Ctrl-C.")] = False,
-    complete: Annotated[bool, option("--all", help="Every line of Flower's logs, too.")] = False,
-) -> None:
-    """Show the logs of the server and the clients."""
-    from protofed.deploy.deployment import Deployment
-    from protofed.deploy.log_lines import LogTail, log_files, readable_line
-
-    deployment = Deployment.existing(folder)
-    parts = {name: deployment.part(name)} if name else deployment.parts()
-    tails: dict[Path, tuple[str, LogTail]] = {}
-    while True:
-        for part_name, part in parts.items():
-            for path in log_files(part):
-                tails.setdefault(path, (part_name, LogTail(path, from_start=True)))
-        for path, (part_name, tail) in tails.items():
-            for line in tail.new_lines():
-                if text := line if complete or path.parent.name != "logs" else readable_line(line):
-                    _say_line(part_name, text)
-        if not follow:
-            return
-        try:
-            time.sleep(0.5)
-        except KeyboardInterrupt:
-            return
-
-
 @deploy_app.command("down")
 def deploy_down(folder: DeployFolder) -> None:
     """Stop the server and the clients that run from this folder."""
@@ -276,24 +195,5 @@ def deploy_renew(
     print(f"New: {folder}/server/server.pem and server.key, valid until {ends:%Y-%m-%d}. Restart the server with them.")
 
 
-@deploy_app.command("sent")
-def deploy_sent(
-    folder: Annotated[Path, typer.Argument(metavar="DIR/clients/NAME", help="Folder of a client.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show every message that left a client: when, in which round, which tensors and figures, bytes, SHA-256."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from protofed.deploy.deployment_tables import sent_messages, sent_rows
-
-    messages = sent_messages(folder)
-    if as_json:
-        print(json.dumps(messages, indent=2))
-        return
-    table = Table(caption=f"{len(messages):,} messages, {sum(message['bytes'] for message in messages):,} bytes")
-    for column in ("time", "round", "kind", "content", "bytes", "sha256"):
-        table.add_column(column, justify="right" if column in ("round", "bytes") else "left")
-    for row in sent_rows(messages):
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+for view in (deploy_status, deploy_logs, deploy_sent):
+    deploy_app.command(view.__name__.removeprefix("deploy_"))(view)

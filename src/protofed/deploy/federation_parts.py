@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from protofed.deploy.client_check import check_client_files
 from protofed.deploy.client_part import ClientPart
 from protofed.deploy.server_part import ServerPart
 from protofed.deploy.settings import read_server_settings
@@ -46,4 +47,5 @@ def federation_parts(deployment: Deployment, say: ShowLine, resume: bool, rounds
     clients = [
         ClientPart(folder, say, address, ready=lambda: server.accepts) for folder in deployment.clients().values()
     ]
+    check_client_files(deployment.clients().values())
     return [server, *clients]

@@ -25,6 +25,7 @@ from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import Config, read_toml
+from protofed.experiment.folder import Folder
 from protofed.experiment.pixels import check_pixel_labels
 from protofed.experiment.run import open_run_folder, run_to_end
 from protofed.experiment.secure_round import refuse_attackers
@@ -83,6 +84,8 @@ def _served(
     status.members(enrolment.run, enrolment.names)
     members = enrolment.members(read_balanced(folder / "balanced.npz"))
     _check_nets(members, file, enrolment.names)
+    if resume:
+        _check_balanced(members, out, folder / "balanced.npz")
     engine = _engine(nodes, enrolment, members, file, settings)
     engine.has_noise = file.privacy.is_on
     examined = bool(engine.agreement.examinable)
@@ -125,6 +128,17 @@ def _check_nets(members: EnrolledMembers, config: Config, names: tuple[str, ...]
     except UserError as problem:
         numbers = ", ".join(f"{number} is {name}" for number, name in enumerate(names))
         raise UserError(f"{problem} (Client {numbers}.)") from None
+
+
+def _check_balanced(members: EnrolledMembers, out: Path, file: Path) -> None:
+    """Raise an error if the run to resume was made with other data, perhaps because the server lost its test set."""
+    before = Folder(out).partition()
+    if not members.balanced and before and before["sha256"] != members.describe()["sha256"]:
+        raise UserError(
+            f"{out} was made with other data: its partition.json does not match, and {file} does not exist. If the "
+            "server had this file when the run began, restore it from a backup or from the folder of `protofed deploy "
+            "init`. If not, the data of a client have changed: start a new run."
+        )
 
 
 def _deployed(config: Config, notes: tuple[str, ...], rounds: int, examined: bool) -> tuple[Config, tuple[str, ...]]:

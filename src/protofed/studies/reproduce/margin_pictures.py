@@ -67,7 +67,7 @@ def draw_client_weights(jobs: Sequence[SweepRun]) -> Figure:
     """Fig. S2: the distribution of clients' weights, of all rounds but the first."""
     picture, axis = plt.subplots(figsize=(5, 3))
     for (name, runs), colour in zip(_runs_by_method(jobs).items(), COLOURS, strict=False):
-        weights = np.concatenate([client_weights(run.out) for run in runs])
+        weights = [weight for run in runs for by_client in client_weights(run.out) for weight in by_client.values()]
         axis.hist(weights, np.linspace(0, 1, 101).tolist(), density=True, histtype="step", color=colour, label=name)
     axis.set(xlabel="weight of a client", ylabel="density", yscale="log")
     use_log_ticks(axis.yaxis)

@@ -18,6 +18,7 @@ class MarginScale:
     central: tuple[str, ...]  # the run on pooled data
     quick: tuple[str, ...]
     differences: tuple[str, ...]
+    largest: str = ""  # the client that has most of all examples, if there is one
 
 
 _POOLED = ("partition.name=pooled", "data.clients=1", "run.sample=1.0", "system.slow=0", "method.name=fedavg")
@@ -38,6 +39,7 @@ MARGIN_SCALES = (
             "The data follow the law and have the client sizes of FedProx's published file, but are another draw. A "
             "seed changes the sampling and the initial weights, not the data.",
         ),
+        "client 15",
     ),
     MarginScale(
         "-mnist",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from protofed.measures.of_features import (
 from protofed.measures.question import state_with_data
 
 MEASURED, WEIGHTS = "measured", "weights"
-"""How their names begin: "measured.KEY" after the last round, "measured N.KEY" after round N, "weights.std"."""
+"""How their names begin: "measured.KEY" after the last round, "measured N.KEY" after round N, "weights.std" over all
+clients and rounds, "weights.client N" of one client, on average over the rounds in which it took part."""
 _MEASURED_FILE = "measured.json"
 
 
@@ -86,21 +88,34 @@ def measured_figure(out: Path, name: str) -> float | None:
     """The figure with this name; None if the run was not measured."""
     section, _, key = name.partition(".")
     if section == WEIGHTS:
-        return float(np.std(client_weights(out)))
+        rounds = client_weights(out)
+        if key == "std":
+            return float(np.std([weight for weights in rounds for weight in weights.values()]))
+        client = int(key.removeprefix("client "))
+        return float(np.mean([weights[client] for weights in rounds if client in weights]))
     number = section.removeprefix(MEASURED).strip()
     rows = [row for row in measured_rounds(out) if not number or row["round"] == int(number)]
     return float(rows[-1][key]) if rows else None
 
 
-def client_weights(out: Path) -> np.ndarray:
-    """Fig. S2: the weights of clients in all rounds but the first. Without attention they are the shares by size.
+def client_weights(out: Path) -> list[dict[int, float]]:
+    """Fig. S2: the weights of clients, by number, in all rounds but the first. Without attention: shares by size.
 
-    Of a run with attention, rounds without it are left out: the server combined nothing in them.
+    Rounds in which the server combined nothing are left out.
     """
     folder = Folder(out)
     rounds = folder.rounds()
     if any("attention" in row for row in rounds):
-        return np.concatenate([np.array(row["attention"]) for row in rounds[1:] if "attention" in row])
-    sizes = np.array([len(client["train"]) for client in (folder.partition() or {})["clients"]], dtype=float)
-    shares = [sizes[row["clients"]] for row in rounds[1:] if row["clients"]]
-    return np.concatenate([share / max(share.sum(), 1) for share in shares])
+        return [dict(zip(_combined(row), row["attention"], strict=True)) for row in rounds[1:] if "attention" in row]
+    sizes = [len(client["train"]) for client in (folder.partition() or {})["clients"]]
+    by_size = [{client: sizes[client] for client in _combined(row)} for row in rounds[1:]]
+    return [
+        {client: size / max(sum(weights.values()), 1) for client, size in weights.items()}
+        for weights in by_size
+        if weights
+    ]
+
+
+def _combined(row: Mapping[str, Any]) -> list[int]:
+    """The clients of a round whose uploads were not rejected."""
+    return [client for client in row["clients"] if str(client) not in row.get("rejected", {})]
