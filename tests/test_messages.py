@@ -5,11 +5,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 from torch import nn
 
 import protofed
 from protofed.core import Nothing, Params, Prototypes, Upload, Weights
-from protofed.messages import Size, flatten, message_size, share_equal_messages, unflatten
+from protofed.messages import Size, flatten, message_size, share_equal_messages, to_bytes, unflatten, with_sorted_names
 from protofed.nets.own import OwnNet
 from protofed.trust.guard import sift
 from toys import bank
@@ -48,6 +49,15 @@ def test_messages_come_back_by_their_type():
     assert isinstance(back.inner, Inner)
     assert back.none == ()
     torch.testing.assert_close(flatten(back), flatten(MESSAGE), rtol=0, atol=0)
+
+
+def test_names_have_the_same_order_each_time_that_bytes_are_read():
+    """safetensors reads them in an order that changes; steps that were recorded for one order would not be used again."""
+    params = {f"layer{number}.weight": torch.ones(number) for number in (3, 1, 4, 2, 6, 5)}
+    content = to_bytes(Weights(params))
+    assert {tuple(unflatten(Weights, load(content)).params) for _ in range(20)} == {tuple(sorted(params))}
+    assert list(with_sorted_names(Weights(params)).params) == sorted(params)
+    assert with_sorted_names(MESSAGE.prototypes) is MESSAGE.prototypes
 
 
 @pytest.mark.parametrize("message", [bank({1: [5.0, 6.0]}), {"a": torch.ones(2)}, ()])

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from protofed.core import AnyMethod, Loss, Method, Upload
 from protofed.errors import UserError
-from protofed.messages import leaves, wrong_leaf
+from protofed.messages import leaves, with_sorted_names, wrong_leaf
 from protofed.plugins import origin_of
 from protofed.prototypes import Prototypes
 
@@ -204,7 +204,8 @@ def require_loss(method: AnyMethod, loss: Any) -> Loss:
 def checked(method: AnyMethod, hook: str, tree: Any) -> Any:
     """What a hook returned; of a method of another author an error if it cannot be sent, stored and stacked.
 
-    Its tensors are contiguous, as they are after a message or a checkpoint: another layout may round differently.
+    Its tensors are contiguous and its names sorted, as they are after a message or a checkpoint: another layout, or
+    sums in another order, may round differently.
     """
     if not is_ours(method) and (wrong := wrong_leaf(tree)):
         name, value = wrong
@@ -214,6 +215,7 @@ def checked(method: AnyMethod, hook: str, tree: Any) -> Any:
             f"returned a {type(value).__name__}{place}; must consist of tensors, Prototypes, dicts and NamedTuples. "
             "Numbers can be tensors (torch.tensor(3.0)), and text can be an option of the method."
         )
+    tree = with_sorted_names(tree)
     tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
     return tree if all(leaf.is_contiguous() for leaf in tensors) else tree_map_only(Tensor, Tensor.contiguous, tree)
 

@@ -30,6 +30,7 @@ __all__ = [
     "share_equal_messages",
     "to_bytes",
     "unflatten",
+    "with_sorted_names",
     "wrong_leaf",
 ]
 
@@ -76,7 +77,7 @@ def average(parts: Iterable[Params], weights: Sequence[float]) -> Params:
 
 def _average_by_rule(rule: AverageRule, parts: Sequence[Params], shares: Sequence[float]) -> Params:
     """One model, whose floating-point tensors are one vector for the rule; of whole numbers (counters) the median."""
-    names = [name for name, value in parts[0].items() if value.dtype.is_floating_point]
+    names = sorted(name for name, value in parts[0].items() if value.dtype.is_floating_point)
     vectors = torch.stack([torch.cat([part[name].double().reshape(-1) for name in names]) for part in parts])
     combined = rule.of_models(vectors, torch.tensor(shares, dtype=torch.double))
     pieces = dict(zip(names, combined.split([parts[0][name].numel() for name in names]), strict=True))
@@ -143,6 +144,15 @@ def wrong_leaf(tree: Any, prefix: str = "") -> tuple[str, Any] | None:
     return next(filter(None, found), None)
 
 
+def with_sorted_names(tree: Any) -> Any:
+    """The same message or state, with the names of its dicts in the order that they have after `unflatten`."""
+    if isinstance(tree, dict):
+        return {name: with_sorted_names(tree[name]) for name in sorted(tree, key=str)}
+    if isinstance(tree, Prototypes) or not hasattr(tree, "_make"):
+        return tree
+    return tree._make(map(with_sorted_names, tree))
+
+
 def flatten(tree: Any) -> dict[str, Tensor]:
     """The tensors of a message by their names, joined by "/". Prototypes are packed: only rows with support."""
     flat: dict[str, Tensor] = {}
@@ -170,11 +180,14 @@ def to_bytes(tree: Any) -> bytes:
 
 
 def unflatten(declared: Any, flat: dict[str, Tensor]) -> Any:
-    """The inverse of `flatten` for a declared type; an error if a name is not part of the type."""
+    """The inverse of `flatten` for a declared type; an error if a name is not part of the type.
+
+    The names of a dict are sorted: safetensors reads the same bytes in another order each time.
+    """
     parts = group_by_first_name(flat)
     if get_origin(declared) is dict:
         inner = get_args(declared)[1]
-        return {key: unflatten(inner, part) for key, part in parts.items()}
+        return {key: unflatten(inner, parts[key]) for key in sorted(parts)}
     fields = _field_types(declared)
     if unknown := parts.keys() - fields.keys():
         raise ValueError(f"a {getattr(declared, '__name__', declared)} has no {min(unknown)!r}")
