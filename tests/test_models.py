@@ -20,6 +20,7 @@ from protofed.messages import message_size
 from protofed.methods import METHODS
 from protofed.methods.local import Local
 from protofed.models.export import FromRaw, write_model
+from protofed.models.input_scale import scale_caution
 from protofed.models.join import join
 from protofed.models.model_files import read_model
 from protofed.nets import weights
@@ -146,6 +147,31 @@ def test_an_unfinished_or_strange_folder_has_no_model(command, tmp_path):  # noq
         "its run has not finished. Continue it with `protofed run --resume --out a`."
         in command("predict", "a", "--input", "x.npy")[2]
     )
+
+
+def test_inputs_of_another_scale_are_said(run, digits, command, tmp_path):  # noqa: F811
+    """Digits have values from 0 to 16, which are divided by 16."""
+    model, x = run.predictor(0), digits.test.x[:30]
+    assert scale_caution(model.data, x) == ""
+    assert scale_caution(model.data, x[:1]) == ""
+    assert scale_caution(model.data, x[:0]) == ""
+    assert "from 0 to 1, seem to have another scale than the training examples" in scale_caution(model.data, x / 16)
+    assert "Careful" in scale_caution(model.data, x + 1000)
+    assert "Careful" in scale_caution(model.data, x * 100)
+    without_examples = replace(model.data, index=model.data.index[:0])
+    assert scale_caution(without_examples, x) == ""
+    assert "0 and 1 are usual" in scale_caution(replace(without_examples, scale=255.0, mean=0.3, std=0.3), x / 255)
+    assert scale_caution(replace(without_examples, scale=1.0, mean=0.0, std=1.0), x * 1e6) == ""  # nothing is known
+    np.save(tmp_path / "small.npy", (x / 16).numpy())
+    code, out, err = command("predict", str(run.folder), "--input", "small.npy", "--client", "1")
+    assert (code, "Careful" in out) == (0, False)
+    assert err.startswith("Careful: the inputs, with values from 0 to 1, ")
+
+
+def test_a_newcomer_whose_inputs_have_another_scale_is_told(run, digits):
+    x, y = digits.train.x[:200].numpy(), digits.train.y[:200].numpy()
+    assert join(run, (x, y), epochs=1).scale_caution == ""
+    assert "Careful: the inputs, with values from 0 to 1" in join(run, (x / 16, y), epochs=1).text()
 
 
 def test_nothing_to_predict_gives_nothing(run):

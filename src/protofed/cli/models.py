@@ -78,6 +78,7 @@ def predict_command(
     from protofed.experiment.results import Result
     from protofed.models import predict as predictions
     from protofed.models.answers import answers, write_answers
+    from protofed.models.input_scale import scale_caution
     from protofed.models.model_files import read_model
 
     if out:
@@ -101,6 +102,8 @@ def predict_command(
 
             write_overlays(*predictions.images_and_classes(result.state, inputs, predicted), draw)
             print(f"{len(predicted):,} masks and overlays written to {draw}.")
+    if caution := scale_caution(model.data, model.raw_inputs(inputs)):
+        print(caution, file=sys.stderr)
     if out:
         if out.suffix == ".csv":
             write_answers(answers(model, inputs, by), out)

@@ -49,7 +49,7 @@ class Model:
         the input is unlike the client's classes.
         """
         self.must_be_finite()
-        inputs = self.data.checked_inputs(self._inputs(x))
+        inputs = self.raw_inputs(x)
         with torch.no_grad(), one_thread():
             size = EVALUATION_BATCH // 16 if self.net.grid else EVALUATION_BATCH  # scores per pixel take much memory
             score_batches, unknown_batches = [], []
@@ -71,16 +71,16 @@ class Model:
             table[name] = column
         return table
 
-    def _inputs(self, x: Any) -> Any:
-        """The inputs of the net; of tables, those that the recipe makes of a DataFrame."""
+    def raw_inputs(self, x: Any) -> Tensor:
+        """Raw inputs [n, ...] as a tensor, if their shape is right; of a DataFrame, those that the recipe makes."""
         if self.recipe is None:
-            return x
+            return self.data.checked_inputs(x)
         if not hasattr(x, "columns"):
             columns = ", ".join(step.name for step in self.recipe.steps)
             raise UserError(
                 f"This model takes rows of a table. Give a DataFrame (or a CSV file) with the columns {columns}."
             )
-        return self.recipe.transform(x, "The input")
+        return self.data.checked_inputs(self.recipe.transform(x, "The input"))
 
     def ways(self) -> list[str]:
         """The ways of predicting that the model has."""

@@ -69,6 +69,7 @@ class Newcomer:
     downloaded: int  # numbers that the server sent
     accuracy: dict[str, float]  # after joining, by way of predicting
     alone: float  # accuracy by head after training alone
+    scale_caution: str = ""  # if its inputs have another scale than those of the run
 
     def figures(self) -> dict[str, Any]:
         """Everything except the model and its state."""
@@ -102,7 +103,9 @@ class Newcomer:
             f"It downloaded {self.downloaded:,} numbers and trained for {self.steps:,} steps. "
             f"Test accuracy: {', '.join(accuracies)}.\n"
             "Trained alone, from its own layers and for the same number of steps: "
-            f"{100 * self.alone:.1f} % by head. Difference made by joining: {gain:+.1f} points." + self._caution()
+            f"{100 * self.alone:.1f} % by head. Difference made by joining: {gain:+.1f} points."
+            + self._caution()
+            + (f"\n{self.scale_caution}" if self.scale_caution else "")
         )
 
     def _caution(self) -> str:
@@ -214,6 +217,7 @@ def join(
         downloaded=downloaded,
         accuracy={way: count / test_examples.num_labels for way, count in num_correct.items()},
         alone=num_correct_alone / test_examples.num_labels,
+        scale_caution=newcomer.scale_caution(invitation),
     )
 
 

@@ -16,6 +16,7 @@ from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.federation import Federation
 from protofed.experiment.table_members import client_examples
+from protofed.models.input_scale import scale_caution
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,12 @@ class NewcomerData(NamedTuple):
     labels: ClassNames  # of the run, and then the newcomer's new ones
     like: int | None  # the first client with inputs of the same shape; None if there is none, or none is at hand
     recipe: Recipe | None = None  # of tables
+
+    def scale_caution(self, invitation: Invitation) -> str:
+        """A caution if its inputs are normalised as the run's and have another scale; "" if they do not."""
+        if self.like is None or invitation.inputs[self.like].input != self.train.input:
+            return ""
+        return scale_caution(invitation.inputs[self.like], self.train.x[self.train.index])
 
 
 def read_newcomer(path: Path, invitation: Invitation | None = None) -> tuple[Any, tuple[Any, Any] | None]:

@@ -1,0 +1,49 @@
+"""A caution if new inputs have another scale than those that a model was trained with, such as 0 to 1 and 0 to 255."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from protofed.examples import Examples
+
+_FAR = 10.0
+"""The factor between two spreads, and the number of spreads between two means, beyond which scales are different."""
+_EXAMPLES_COMPARED = 512
+"""The number of training examples that inputs are compared with."""
+
+
+def scale_caution(trained_on: Examples, raw: Tensor) -> str:
+    """A caution if raw inputs [n, ...] are on another scale than the examples that a model was trained on.
+
+    "" if they are not, or if nothing is known of the examples: they are not here, and inputs are not normalised.
+    """
+    usual = _usual_values(trained_on)
+    if usual is None or not raw.numel():
+        return ""
+    (usual_mean, usual_spread), (mean, spread) = usual, _mean_and_spread(trained_on.normalised_values(raw))
+    is_spread_alike = usual_spread / _FAR <= spread <= usual_spread * _FAR
+    if is_spread_alike and abs(mean - usual_mean) <= _FAR * usual_spread:
+        return ""
+    low, high = (float(value) for value in torch.aminmax(torch.nan_to_num(raw.double())))
+    return (
+        f"Careful: the inputs, with values from {low:g} to {high:g}, seem to have another scale than the training "
+        f"examples. Normalised, their mean is {mean:.2g} and their standard deviation {spread:.2g}, where "
+        f"{usual_mean:.2g} and {usual_spread:.2g} are usual. Give them in the units of the training data."
+    )
+
+
+def _usual_values(data: Examples) -> tuple[float, float] | None:
+    """Mean and spread of normalised training examples; if they are not here, what normalising aims at."""
+    if len(data):
+        return _mean_and_spread(data.take(torch.arange(min(len(data), _EXAMPLES_COMPARED)))[0])
+    return None if (data.scale, data.mean, data.std) == (1.0, 0.0, 1.0) else (0.0, 1.0)
+
+
+def _mean_and_spread(values: Tensor) -> tuple[float, float]:
+    numbers = torch.nan_to_num(values.double())
+    return float(numbers.mean()), float(numbers.std(correction=0))
