@@ -7,9 +7,12 @@ import math
 import pytest
 import torch
 
+from protofed.averages import averaging_by
 from protofed.core import Upload
 from protofed.methods.fedproto import Bank
 from protofed.methods.fedtgp import FedTGP, generated_prototypes, largest_gap, margin_loss
+from protofed.trust.robust import RobustRule
+from protofed.trust.trust_sections import TrustSection
 from toys import bank, config, federation, figures, played
 
 
@@ -27,6 +30,21 @@ def test_the_contrast_by_hand():
     assert found.item() == pytest.approx(-math.log(math.exp(-3) / (math.exp(-3) + math.exp(-3))))
     plain = margin_loss(point, torch.tensor([0]), prototypes, 0.0)
     assert plain.item() == pytest.approx(-math.log(math.exp(-1) / (math.exp(-1) + math.exp(-3))))
+
+
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_with_a_robust_rule_the_server_trains_on_the_combined_prototypes(rule, monkeypatch):
+    """Otherwise the prototypes of an attacker would be points like all others."""
+    seen = []
+    monkeypatch.setattr(
+        FedTGP, "train_generator", lambda self, generator, points, *rest: seen.append(points) or generator
+    )
+    site = federation().server(0, 0)
+    method, others = FedTGP(), [0.0] * (site.net.dim - 1)
+    uploads = [Upload(n, 1, 1, 1.0, Bank(bank({0: [value, *others]}))) for n, value in enumerate((1.0, 2.0, -900.0))]
+    with averaging_by(RobustRule(TrustSection(prototypes=rule))):
+        method.aggregate(site, method.start(site), uploads)
+    assert seen[0][:, 0].tolist() == ([1, 2, -900] if rule == "mean" else [1])
 
 
 def test_trained_prototypes_come_near_their_own_and_apart_from_others():

@@ -81,6 +81,23 @@ def made(units: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, units), nn.ReLU(), nn.Linear(units, 10))
 
 
+def test_one_client_is_not_all_clients(tmp_path):
+    """run.sample = 1 is one client per round, 1.0 are all of them."""
+    for seed, sample in enumerate((1, 1.0)):
+        protofed.run(
+            {"run": {"rounds": 1, "seed": seed, "sample": sample}, "method": {"name": "local"}}, tmp_path / str(seed)
+        )
+    assert sizes(tmp_path / "0", tmp_path / "1") == [1, 1]
+    assert list(group_by_setting(load_runs([tmp_path / "0", tmp_path / "1"]))) == [
+        "local, sample=1",
+        "local, sample=1.0",
+    ]
+    one, every = (Config.of({"run": {"sample": sample}}) for sample in (1, 1.0))
+    assert one.digest() != every.digest() == Config.of({}).digest()
+    tested, all_tested = (Config.of({"eval": {"clients_sampled": sampled}}) for sampled in (1, 1.0))
+    assert tested.digest() != all_tested.digest() == Config.of({}).digest()
+
+
 def test_a_seed_counts_once_and_no_run_is_dropped(tmp_path):
     """One seed with two engines: two settings. One folder named twice is one run."""
     for name in ("loop", "stacked"):

@@ -10,7 +10,17 @@ from torch import nn
 
 import protofed
 from protofed.core import Nothing, Params, Prototypes, Upload, Weights
-from protofed.messages import Size, flatten, message_size, share_equal_messages, to_bytes, unflatten, with_sorted_names
+from protofed.errors import UserError
+from protofed.messages import (
+    Size,
+    average,
+    flatten,
+    message_size,
+    share_equal_messages,
+    to_bytes,
+    unflatten,
+    with_sorted_names,
+)
 from protofed.nets.own import OwnNet
 from protofed.trust.guard import sift
 from toys import bank
@@ -49,6 +59,11 @@ def test_messages_come_back_by_their_type():
     assert isinstance(back.inner, Inner)
     assert back.none == ()
     torch.testing.assert_close(flatten(back), flatten(MESSAGE), rtol=0, atol=0)
+
+
+def test_an_average_with_weights_that_are_not_finite_is_refused():
+    with pytest.raises(UserError, match=r"The weights of an average must be finite; got \[1\.0, nan\]"):
+        average([{"w": torch.ones(1)}] * 2, [1.0, float("nan")])
 
 
 def test_names_have_the_same_order_each_time_that_bytes_are_read():

@@ -371,6 +371,16 @@ def test_a_frozen_run_uploads_noisy_means_of_one_public_body():
     assert summary["guarantee"] == f"({summary['epsilon']:.3g}, 1e-05)-differentially private per example (add-remove)"
 
 
+def test_with_a_frozen_encoder_clients_that_have_not_trained_have_the_public_body_too():
+    runner = played(config(rounds=1, privacy=FROZEN, run={"sample": 1}), federation())
+    public = selected(runner.members.client(0, 0, 0).fresh_params(same=True), "body.")
+    (trained,) = runner.engine.state()
+    states = runner._result().state.kept
+    for client in range(len(runner.members)):
+        for kept in (runner.engine.client(client, 1)[1], states[client]):
+            assert all(torch.equal(kept.params[name], public[name]) for name in public), (client, trained)
+
+
 def test_the_upload_has_no_number_without_noise():
     members = federation([[0, 1, 2] * 20, [0, 1] * 30])
     runner = runner_of(config(privacy={**FROZEN, "floor": 5.0}), members)

@@ -209,6 +209,14 @@ def test_eq4_and_eq8_prototypes_before_and_after_training():
     assert other_way.tolist() == [1, 1]  # nothing moved
 
 
+@pytest.mark.parametrize("margins", ["local", "aggregate", "both"])
+def test_very_low_sums_still_have_weights(margins):
+    """With many classes and exponent = "distance", sigmoids of the sums are 0 in single precision."""
+    method, sums = ProtoMargin(margins=margins), torch.tensor([[-200.0, -201.0, -500.0]] * 2)
+    share = math.exp(1) / (1 + math.exp(1))  # sigmoid(x) is exp(x) for such x
+    assert method.client_weights(KNOWN, sums, UPLOADS).tolist() == pytest.approx([share, 1 - share, 0])
+
+
 def test_a_client_without_examples_does_not_count():
     server = GuidedServer({"w": torch.zeros(1)}, KNOWN, torch.zeros(0), torch.zeros(2, 0))
     empty = sent(3, Prototypes.empty(2, 1), [0.0, 0.0], 9.0, 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from scipy.stats import ttest_ind_from_stats
 
-from kept import Kept, text_of
+from kept import Kept, kept_json, text_of
+from protofed.measures.intervals import paired
 from protofed.studies.reproduce import published
 from protofed.studies.reproduce.study import paper_mean
 
@@ -41,6 +42,7 @@ def test_sentences_about_fednh_follow_from_the_kept_figures():
     kept, text = Kept("fednh-table1"), text_of("fednh.md")
     gaps = [kept.gap("fednh", "fedavg", column) for column in ("GM", "PM(V)", "PM(L)")]
     assert [(gap.number, gap.excludes_zero) for gap in gaps] == [(3, True), (3, True), (3, False)]
+    assert f"The lower limit of PM(V) is {100 * (gaps[1].mean - gaps[1].half):.1f}, so that" in text
     rows = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fednh", "fedavg")]
     paper = [paper_mean(first) - paper_mean(second) for first, second in zip(*rows, strict=True)]
     assert (
@@ -56,3 +58,23 @@ def test_sentences_about_fednh_follow_from_the_kept_figures():
     assert {kept.by_place["fedrod", column].interval.number for column in ("GM", "PM(V)", "PM(L)")} == {1}
     rod = [100 * kept.gap("fedrod", "fednh", column).mean for column in ("GM", "PM(V)", "PM(L)")]
     assert "fedrod, in its one seed, is above fednh by {:.1f}, {:.1f} and {:.1f} points".format(*rod) in text
+
+
+def test_how_many_differences_of_the_federated_spiral_exclude_0():
+    runs: dict[tuple[int, str], dict[int, dict[str, float]]] = {}
+    for run in kept_json("fednh-spiral")["federated"]:
+        runs.setdefault((run["rounds"], run["head"]), {})[run["seed"]] = run
+    gaps = {
+        (rounds, head, other, column): paired(*({seed: run[column] for seed, run in runs[rounds, name].items()}
+                                                for name in (head, other)))
+        for rounds, head in runs
+        for other in ("free", "free, averaged by size")
+        for column in ("server", "class of both", "other class")
+        if head.startswith("uniform")
+    }  # fmt: skip
+    found = {place: gap for place, gap in gaps.items() if gap and gap.excludes_zero}
+    assert list(found) == [(60, "uniform, s learned from 10", "free", "other class")]
+    (gap,) = found.values()
+    text = text_of("fednh.md")
+    assert f"of {len(gaps)} differences between a uniform and a free head" in text
+    assert f"classes that not both hold: {gap.mean:+.1f} ± {gap.half:.1f} degrees)" in text

@@ -115,6 +115,21 @@ def test_sentences_about_the_ablations_follow_from_the_kept_figures():
     ]
     assert all(gap.excludes_zero for gap in tolerant)
     assert [gap.number for gap in tolerant] == [3, 2, 2]
+    at_half = [
+        kept.gap(row, other, "slow 0.5")
+        for row, other in (
+            (equal, "fairness"),
+            (both, "deviation, no toleration"),
+            ("protomargin", "protomargin, no toleration"),
+        )
+    ]
+    assert [gap.excludes_zero for gap in at_half] == [True, False, False]
+    by_size = gaps("fedavg + toleration", "fedavg")[1:]
+    assert not any(gap.excludes_zero for gap in by_size)
+    single = gaps("protomargin", "protomargin, single -1")
+    assert [gap.excludes_zero for gap in single] == [True, True, False]
+    for pair in (("deviation, single -1", both), ("protomargin, keep", "protomargin"), ("deviation, keep", both)):
+        assert not any(gap.excludes_zero for gap in gaps(*pair))
     for sentence in (
         f"(minus d+) is below equal weights by {words(equal, 'protomargin, minus d+ only', '')} points in two seeds",
         f"the aggregate margin alone differs from both margins by {words(aggregate, both)} points, and the local margin "
@@ -126,6 +141,10 @@ def test_sentences_about_the_ablations_follow_from_the_kept_figures():
         "each)".format(*(gap.percent("+") for gap in tolerant)),
         f"has {paper(equal, 'fairness')[2]:.1f} with equal weights and "
         f"{paper('protomargin', 'protomargin, no toleration')[2]:.1f} with its method",
+        f"only the gain with equal weights is decided ({at_half[0].percent('+')})",
+        f"no gain is seen: {by_size[0].percent('+')} and {by_size[1].percent('+')} at slow 0.5 and 0.8, where the paper "
+        "has {:+.1f} and {:+.1f}".format(*paper("fedavg + toleration", "fedavg")[1:]),
+        f"`single -1` as printed is lower by {single[0].percent()} and {single[1].percent()} at slow 0 and 0.5",
         f"`keep` changes protomargin by {span('protomargin, keep', 'protomargin')} points and the deviation by "
         f"{span('deviation, keep', both)}, `single -1` by {span('protomargin, single -1', 'protomargin')} and by "
         f"{span('deviation, single -1', both)}.",

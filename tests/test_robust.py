@@ -160,6 +160,14 @@ def test_pooling_as_written_keeps_its_scale():
         assert Prototypes.pool(parts, "written").mean[0, 0, 0].item() == pytest.approx(1)
 
 
+def test_a_client_without_any_class_does_not_count_in_a_mean_over_clients():
+    parts = [bank({0: [2.0]}), bank({1: [4.0]}), Prototypes.empty(3, 1)]
+    assert mean_over_clients(parts)[:2, 0].tolist() == [1, 2]
+    with averaging_by(rule_of(prototypes="median")):
+        assert mean_over_clients(parts)[:2, 0].tolist() == [1, 2]
+    assert not mean_over_clients([Prototypes.empty(3, 1)] * 2).any()
+
+
 def test_a_mean_over_all_clients_keeps_its_scale():
     """Two of four clients have the class: their median 3 counts half, as their mean does."""
     parts = [bank({0: [2.0]}), bank({0: [4.0]}), bank({1: [1.0]}), bank({1: [1.0]})]

@@ -30,7 +30,7 @@ from protofed.experiment.forecast import Cost, Forecast
 from protofed.experiment.forecast import _steps as steps_of
 from protofed.experiment.held_uploads import HeldUploads, StoredUpload
 from protofed.experiment.members import Members
-from protofed.experiment.roster import clients_to_test
+from protofed.experiment.roster import clients_to_test, trained_per_round
 from protofed.experiment.watchers import Watcher
 from protofed.messages import flatten
 from protofed.methods import METHODS
@@ -374,6 +374,18 @@ def test_a_plan_counts_what_the_run_does(capsys):
     plan.pop("total")
     costs = {name: Cost(*value) for name, value in plan.items() if isinstance(value, list)}
     assert " of memory, " in other_clients_line(Forecast(**{**plan, **costs, "clients": 2000}), 4000, Config.of({}))
+
+
+@pytest.mark.parametrize(("late", "slow", "trained"), [("keep", 0.5, 8), ("drop", 0.5, 4), ("drop", 1.0, 0)])
+def test_a_plan_does_not_count_clients_that_are_dropped(late, slow, trained, capsys):
+    words = ["data.clients=12", "run.sample=8", "run.rounds=4", f"system.slow={slow}", f"system.late={late}"]
+    experiment = Config.load(None, words)
+    assert trained_per_round(experiment, 12) == trained
+    app(["plan", *(part for word in words for part in ("--set", word)), "--json"], standalone_mode=False)
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["per_round"] == max(1, trained)
+    steps = steps_of(experiment.train, Members.of(experiment), range(12)) / 12
+    assert plan["steps_per_round"] == pytest.approx(max(1, trained) * steps)
 
 
 @pytest.mark.parametrize(

@@ -91,20 +91,24 @@ def overlap_sentences() -> list[str]:
 
 
 def entropy_sentences() -> list[str]:
-    kept = Overlaps()
+    kept, softmax = Overlaps(), "entropy.mean.softmax"
 
-    def gaps(row: str, figure: str) -> str:
-        found = [paired(kept.other(row, name, figure), kept.other(BY_SIZE, name, figure))
-                 for name in (WITHOUT_SLOW, WITH_SLOW)]  # fmt: skip
-        assert all(found)
-        return " and ".join(f"{gap.mean:+.3f} ± {gap.half or 0:.3f}" for gap in found if gap)
+    def found(row: str, other: str) -> list[Interval]:
+        gaps = [paired(kept.other(row, name, softmax), kept.other(other, name, softmax))
+                for name in (WITHOUT_SLOW, WITH_SLOW)]  # fmt: skip
+        assert all(gaps)
+        return [gap for gap in gaps if gap]
+
+    def gaps(row: str, other: str = BY_SIZE) -> str:
+        return " and ".join(f"{gap.mean:+.3f} ± {gap.half or 0:.3f}" for gap in found(row, other))
 
     features = [kept.other_mean(row, WITH_SLOW, "entropy.mean.features") for row in (BY_SIZE, PRINTED, REVERSED)]
     central = kept.other_mean("central", "all images", "entropy.mean.features")
-    softmax = "entropy.mean.softmax"
+    assert [gap.excludes_zero for gap in found(PRINTED, EQUAL) + found(REVERSED, EQUAL)] == [False, False, False, True]
     return [
-        f"by {gaps(PRINTED, softmax)} as printed and by {gaps(REVERSED, softmax)} with the sign reversed",
-        f"Equal weights raise it as much, by {gaps(EQUAL, softmax)}",
+        f"by {gaps(PRINTED)} as printed and by {gaps(REVERSED)} with the sign reversed",
+        f"Equal weights raise it as well, by {gaps(EQUAL)}.",
+        f"protomargin differs by {gaps(PRINTED, EQUAL)} as printed and by {gaps(REVERSED, EQUAL)} with the sign reversed",
         f"central has {kept.other_mean('central', 'all images', softmax):.2f}, fedavg "
         f"{kept.other_mean('fedavg', WITHOUT_SLOW, softmax):.2f}",
         "H_E is {:.2f}, {:.2f} and {:.2f} (fedavg with toleration, protomargin as printed and reversed)".format(

@@ -52,6 +52,24 @@ def test_the_page_has_the_tables_and_commands_of_the_kept_rows(script):
     }
 
 
+def test_the_sentence_about_dropout_and_lemma_1():
+    def shares(*names):  # of eta S, by which the loss falls
+        return [-row["training_change"] / (row["lr"] * row["S"]) for name in names for row in KEPT[name]["rows"]]
+
+    def constants(*names):
+        return [row["L1"] for name in names for row in KEPT[name]["rows"]]
+
+    dropout, without = ("mnist-4", "mnist-4-no-momentum"), ("mnist-4-no-dropout", "mnist-4-neither")
+    fewest, most = (round(100 * limit(shares(*without))) for limit in (min, max))
+    text = re.sub(r"\s+", " ", PAGE)
+    for sentence in (
+        f"({fewest} to {most} %, instead of {100 * min(shares(*dropout)):.0f} to {100 * max(shares(*dropout)):.0f} % with",
+        f"({min(constants(*without)):.0f} to {max(constants(*without)):.0f} instead of {min(constants(*dropout)):.0f} to "
+        f"{max(constants(*dropout)):.0f})",
+    ):
+        assert sentence in text, sentence
+
+
 @pytest.mark.parametrize("name", FEDPROTO)
 def test_fedproto_bounds_follow_from_the_constants(name):
     for rows in groups(KEPT[name]["rows"]):

@@ -28,6 +28,11 @@ class AverageRule(Protocol):
         """Whether weights of models are combined by another rule than the mean."""
         ...
 
+    @property
+    def changes_prototypes(self) -> bool:
+        """Whether prototypes are combined by another rule than the mean."""
+        ...
+
     def of_prototypes(self, values: Tensor, weights: Tensor) -> Tensor:
         """Prototypes [classes, dim] from those of clients [clients, classes, dim].
 

@@ -6,6 +6,7 @@ back by that type, and nothing is ever unpickled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -14,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from protofed.averages import AverageRule, current_rule
+from protofed.errors import UserError
 from protofed.net import Params
 from protofed.prototypes import Prototypes
 
@@ -60,6 +62,8 @@ def average(parts: Iterable[Params], weights: Sequence[float]) -> Params:
     3.0
     """
     total = float(sum(weights))
+    if not math.isfinite(total):
+        raise UserError(f"The weights of an average must be finite; got {list(weights)}.")
     shares = [weight / total for weight in weights] if total > 0 else [1 / len(weights)] * len(weights)
     if rule := current_rule():
         return _average_by_rule(rule, list(parts), shares)

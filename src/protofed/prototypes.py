@@ -128,10 +128,12 @@ class Prototypes(NamedTuple):
 
 
 def mean_over_clients(parts: Sequence[Prototypes]) -> Tensor:
-    """The mean prototypes [classes, dim] over all clients, in double precision; one without a class counts with 0.
+    """The mean prototypes [classes, dim] over clients, in double precision; one without a class counts with 0.
 
-    Inside `averages.averaging_by`, its rule combines those of the clients that have the class.
+    Clients without any prototype do not count. Inside `averages.averaging_by`, its rule combines the prototypes of the
+    clients that have the class.
     """
+    parts = [part for part in parts if part.support.any()] or parts
     means = torch.stack([part.single()[:, 0] for part in parts]).double()
     if rule := current_rule():
         has_class = torch.stack([part.support[:, 0] > 0 for part in parts])

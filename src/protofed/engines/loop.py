@@ -72,7 +72,11 @@ class Loop:
         client = self.clients.client(self.seed, round, number)
         if number in self.kept:
             return client, self.kept[number]
-        return client, checked(self.method, "join", self.method.join(self.clients.client(self.seed, 0, number)))
+        return client, self.state_before_training(self.clients.client(self.seed, 0, number))
+
+    def state_before_training(self, client: Client) -> Any:
+        """What a client keeps that has not trained yet."""
+        return checked(self.method, "join", self.method.join(client))
 
     def state(self) -> Mapping[int, Any]:
         return self.kept

@@ -32,6 +32,7 @@ from protofed.experiment.recipes import shipped_files
 from protofed.experiment.roster import rounds_between_tests, sample_problems
 from protofed.experiment.sections import (
     SECTIONS,
+    SHARES_OR_NUMBERS,
     TABLE,
     DataSection,
     EngineSection,
@@ -243,7 +244,13 @@ class Config:
 def _not_default(section: Any) -> dict[str, Any]:
     """The options of a section that differ from their defaults, and those that have no default."""
     defaults = {field.name: field.default for field in fields(section)}
-    return {key: value for key, value in options(section).items() if getattr(section, key) != defaults[key]}
+    shares = {key.rpartition(".")[2] for key in SHARES_OR_NUMBERS}
+
+    def is_default(key: str) -> bool:
+        value, default = getattr(section, key), defaults[key]
+        return value == default and (key not in shares or repr(value) == repr(default))  # 1 client is not the share 1.0
+
+    return {key: value for key, value in options(section).items() if not is_default(key)}
 
 
 def changed_keys(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from protofed.experiment.folder import Folder
 from protofed.experiment.kept_states import GIGABYTE, state_bytes, states_of_all
 from protofed.experiment.members import Members
 from protofed.experiment.results import State
-from protofed.experiment.roster import clients_per_round, draw_roster
+from protofed.experiment.roster import draw_roster, trained_per_round
 from protofed.experiment.run import resolve_engine
 from protofed.experiment.runner import Runner
 from protofed.experiment.store import PAGE_BYTES
@@ -136,11 +136,13 @@ def forecast(config: Config) -> Forecast:
     uploads = max(1, sum(len(row["clients"]) for row in runner.rounds))
     rosters = [draw_roster(config, members, number).clients for number in range(probed)]
     steps = [_steps(config.train, members, roster) for roster in rosters]
-    usual = _steps(config.train, members, range(len(members))) / len(members) * clients_per_round(config, len(members))
+    per_round = max(1, trained_per_round(config, len(members)))
+    usual = _steps(config.train, members, range(len(members))) / len(members) * per_round
     later = costs[probed // 2 :]
-    factor = usual * len(later) / max(sum(steps[-len(later) :]), 1)
+    done = sum(steps[-len(later) :])
+    factor = usual * len(later) / done if done else 1.0
     typical = Cost(_lower_median([cost.wall for cost in later]), _lower_median([cost.cpu for cost in later]))
-    tested, per_round = len(runner.tested), clients_per_round(config, len(members))
+    tested = len(runner.tested)
     trained = _distinct(len(members), per_round, run.rounds)
     in_memory = min(config.engine.memory * GIGABYTE, trained * state)
     line = max(len(str(row)) for row in runner.rounds)

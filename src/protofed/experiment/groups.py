@@ -7,6 +7,7 @@ from typing import Any
 
 from protofed.errors import UserError
 from protofed.experiment.options import toml_value
+from protofed.experiment.sections import SHARES_OR_NUMBERS
 from protofed.experiment.stored import GIVEN, MAY_CHANGE, StoredRun
 from protofed.plugins import label, name_without_folder
 
@@ -24,7 +25,8 @@ def _flat_settings(run: StoredRun, settings: Mapping[str, Any]) -> dict[str, Any
     flat = {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}
     kept = {key: value for key, value in flat.items() if key not in _MAY_DIFFER and not key.startswith("engine.")}
     names = {key: name_without_folder(value) for key, value in kept.items() if key.endswith(".name")}
-    return kept | names | {"data.name": run.data} | _given_parts(run, flat)
+    shares = {key: toml_value(kept[key]) for key in SHARES_OR_NUMBERS if key in kept}  # 1 is not 1.0
+    return kept | names | shares | {"data.name": run.data} | _given_parts(run, flat)
 
 
 def _given_parts(run: StoredRun, flat: Mapping[str, Any]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from safetensors.torch import load
 from protofed.errors import UserError
 from protofed.experiment.store import DamageError, Store, StoredState
 from protofed.messages import Nothing, group_by_first_name, message_size, to_bytes, unflatten
+from protofed.trust.privacy.public_body import state_before_training
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
@@ -156,6 +157,8 @@ def states_of_all(config: Config, clients: int, trained: Mapping[int, Any], memb
     method, seed = config.method, config.run.seed
 
     def join(client: int) -> Any:
-        return () if method.types()["kept"] == Nothing else method.join(members().client(seed, 0, client))
+        if method.types()["kept"] == Nothing:
+            return ()
+        return state_before_training(method, config.privacy, members().client(seed, 0, client))
 
     return AllStates(trained, clients, join)

@@ -55,6 +55,12 @@ def clients_per_round(config: Config, clients: int) -> int:
     return sample if isinstance(sample, int) else max(1, round(sample * clients))
 
 
+def trained_per_round(config: Config, clients: int) -> int:
+    """The number of clients that train per round, of `clients` in all: without slow ones if these are dropped."""
+    sampled, system = clients_per_round(config, clients), config.system
+    return sampled - round(system.slow * sampled) if system.late == "drop" else sampled
+
+
 def clients_to_test(config: Config, clients: int) -> Sequence[int]:
     """The clients that are tested, of `clients` in all. They are the same in every round and for all methods."""
     sampled = config.eval.clients_sampled

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from protofed.averages import current_rule
 from protofed.core import Batch, Client, Loss, Method, Needs, Net, Params, Prototypes, Scores, Site, Trained, Upload
 from protofed.methods.fedproto import Bank, FedProto, KeptWithClasses
 
@@ -74,11 +75,15 @@ class FedTGP(Method[TrainableBank, Bank, Bank, KeptWithClasses]):
         return self.client.upload(trained)
 
     def aggregate(self, site: Site, server: TrainableBank, uploads: Sequence[Upload[Bank]]) -> TrainableBank:
-        """Train F and the vectors on all uploaded prototypes; a class that was never uploaded has no prototype."""
+        """Train F and the vectors on all uploaded prototypes; a class that was never uploaded has no prototype.
+
+        A robust rule combines the prototypes of a class first: else an attacker's would be points like all others.
+        """
         uploaded = [upload.message.prototypes for upload in uploads]
-        client, label = torch.stack([prototypes.support[:, 0] for prototypes in uploaded]).nonzero(as_tuple=True)
-        points = torch.stack([prototypes.mean[:, 0] for prototypes in uploaded])[client, label]
-        class_means = Prototypes.pool(uploaded)
+        class_means, rule = Prototypes.pool(uploaded), current_rule()
+        trained_on = [class_means] if rule and rule.changes_prototypes else uploaded
+        client, label = torch.stack([prototypes.support[:, 0] for prototypes in trained_on]).nonzero(as_tuple=True)
+        points = torch.stack([prototypes.mean[:, 0] for prototypes in trained_on])[client, label]
         margin = min(largest_gap(class_means), self.margin)  # δ(t)
         generator = self.train_generator(server.generator, points, label, margin, site.generator("batches"))
         support = class_means.or_else(server.bank.prototypes).support

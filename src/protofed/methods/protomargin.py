@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from protofed.core import Method, Needs, Nothing, Params, Prototypes, Site, Trained, Upload, Weights, average
@@ -94,11 +95,11 @@ class ProtoMargin(SharedModel, Method[GuidedServer, Weights, GuidedUpload, Nothi
             return sizes / sizes.sum() if sizes.any() else torch.full_like(sizes, 1 / len(sizes))
         of_local, of_aggregate = sums
         used = {"local": [of_local], "aggregate": [of_aggregate], "both": [of_local, of_aggregate]}[self.margins]
-        counts = torch.tensor([float(upload.num_examples > 0) for upload in uploads])  # empty clients do not count
-        counts = counts if counts.any() else torch.ones_like(counts)
+        is_empty = torch.tensor([upload.num_examples == 0 for upload in uploads])  # such clients do not count
         sign = 1 if self.attention == "margin" else -1
-        scores = [torch.sigmoid(sign * exponents) * counts for exponents in used]  # Eq. (11)
-        return torch.stack([score / score.sum() for score in scores]).mean(0)  # Eq. (12), (13)
+        logs = [F.logsigmoid(sign * exponents.double()) for exponents in used]  # of Eq. (11): it may be tiny
+        logs = [log if is_empty.all() else log.masked_fill(is_empty, -torch.inf) for log in logs]
+        return torch.stack([log.softmax(0) for log in logs]).mean(0).float()  # Eq. (12), (13)
 
     def model_state(self, server: GuidedServer) -> GuidedServer:
         """The model alone."""

@@ -34,6 +34,7 @@ from protofed.nets import make_net
 from protofed.nets.own import OwnNet
 from protofed.prototypes import Prototypes
 from protofed.training import take_part, train_client
+from protofed.trust.privacy.public_body import state_before_training
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,7 +177,7 @@ def join(
     down = message if method.compares_classes else _without_other_classes(message, has_class)
     training = config.train.without_schedule(epochs)  # a run may have ended with a rate near 0
     with one_thread():
-        trained, _ = take_part(method, client, method.join(client), down, training)
+        trained, _ = take_part(method, client, state_before_training(method, config.privacy, client), down, training)
         kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)
         if tuning:
             params = train_client(

@@ -103,7 +103,6 @@ class RobustRule:
 
     @property
     def changes_prototypes(self) -> bool:
-        """Whether prototypes are combined by another rule than the mean."""
         return self.options.prototypes != "mean" or self.options.clip > 0
 
     def of_prototypes(self, values: Tensor, weights: Tensor) -> Tensor:

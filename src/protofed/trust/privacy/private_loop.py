@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from protofed.core import Phase, Trained, Upload
 from protofed.engines.loop import Loop
 from protofed.errors import UserError
-from protofed.net import selected
 from protofed.training import Outcome, as_trained, take_part, train_client
 from protofed.trust.privacy.noise import DerivedNoise
 from protofed.trust.privacy.private_training import train_privately
+from protofed.trust.privacy.public_body import state_before_training
 from protofed.trust.privacy.release import noisy_prototypes
 from protofed.trust.privacy.rules import planned_epochs, promise_of
 
@@ -44,6 +44,9 @@ class PrivateLoop(Loop):
         self.promise = promise_of(method, privacy)
         check_private_data(clients.train, self.promise.formal)
 
+    def state_before_training(self, client: Client) -> Any:
+        return state_before_training(self.method, self.privacy, client)
+
     def train_one(self, round: int, number: int, down: Any, plan: RoundPlan) -> Report:
         """Train one client, and add noise to its upload."""
         client, kept = self.client(number, round)
@@ -63,8 +66,7 @@ class PrivateLoop(Loop):
         start, prepared = method.receive(kept, down), method.prepare(down)
         client.net.check(start)
         _require_no_batch_norm(client.net, encoder)
-        if encoder == "frozen":  # only the head trains, which stays at the client; all clients have one body
-            start = start | selected(client.fresh_params(same=True), "body.")
+        if encoder == "frozen":  # only the head trains, which stays at the client
             epochs = training.local_epochs(client.num_examples, client.net.has_batch_norm)
             head_alone = (Phase(epochs, ("head.",)),)
             outcome = train_client(method, client, client.data, start, prepared, kept, head_alone, training)
