@@ -212,42 +212,114 @@ def test_sentences_about_the_small_table2_follow_from_the_kept_figures():
         assert sentence in text, sentence
 
 
-def test_sentences_about_synthetic_data_follow_from_the_kept_figures():
-    kept, text = Kept("protomargin-table2"), text_of("protomargin.md")
-    rows = ("fairness + toleration", "protomargin", "protomargin, deviation")
-    with_seeds = {place for place, result in kept.by_place.items() if len(result.runs) == 3}
-    assert with_seeds == {(row, f"{kind}slow 0.8") for row in rows for kind in ("", "loss, ")}
-    assert all(len(result.runs) <= 1 for place, result in kept.by_place.items() if place not in with_seeds)
-    equal, printed, reversed_ = rows
-    over, other, readings = (
-        kept.gap(first, second, "slow 0.8")
-        for first, second in ((printed, equal), (reversed_, equal), (reversed_, printed))
-    )
-    assert not any(gap.excludes_zero for gap in (over, other, readings))
-    by_seed = [
-        100 * (kept.by_place[printed, "slow 0.8"].accuracy[seed] - kept.by_place[equal, "slow 0.8"].accuracy[seed])
-        for seed in range(3)
-    ]
-    assert min(by_seed) > 0
-    loss = kept.gap(printed, equal, "loss, slow 0.8")
-    assert loss.excludes_zero
+EQUAL, BY_SIZE, PRINTED, REVERSED = (
+    "fairness + toleration",
+    "fedavg + toleration",
+    "protomargin",
+    "protomargin, deviation",
+)
+BY_CLIENT, LARGEST = "over clients, ", "largest client, "
+
+
+def synthetic_gaps(first: str, second: str, kind: str = "") -> list[Interval]:
+    """The differences at slow 0, 0.5 and 0.8; `kind` begins the names of their columns."""
+    kept = Kept("protomargin-table2-clients" if kind else "protomargin-table2")
+    return [kept.gap(first, second, f"{kind}slow {slow}") for slow in SLOW]
+
+
+def synthetic_words(first: str, second: str, kind: str = "") -> str:
+    return "{}, {} and {}".format(*(gap.percent("+") for gap in synthetic_gaps(first, second, kind)))
+
+
+def synthetic_sentences() -> list[str]:
+    kept, by_client, weights = (Kept(f"protomargin-{name}") for name in ("table2", "table2-clients", "figureS2"))
+    members = Members.of(Config.load(recipe_file("protomargin-synthetic")))
+    shares = []
+    for parts in (members.train, members.test):
+        sizes = [len(part) for part in parts]
+        assert sizes.index(max(sizes)) == 15  # the client that the study calls the largest one
+        shares.append(100 * max(sizes) / sum(sizes))
+
+    def span(row: str, kind: str) -> str:
+        values = sorted(100 * by_client.mean(row, f"{kind}slow {slow}").mean for slow in SLOW)
+        return (
+            f"{values[0]:.0f} to {values[-1]:.0f}" if f"{values[0]:.0f}" != f"{values[-1]:.0f}" else f"{values[0]:.0f}"
+        )
+
+    def weight(row: str) -> str:
+        found = sorted({f"{weights.mean(f'{row}, slow {slow}', 'largest client').mean:.2f}" for slow in SLOW})
+        return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
     level = [100 * result.interval.mean for (_, column), result in kept.by_place.items()
              if result.runs and "loss" not in column]  # fmt: skip
-    central = paper_mean(published.PROTOMARGIN_CENTRAL["synthetic"])
-    assert f"The level, {min(level):.0f} to {max(level):.0f} % in accuracy, is above the paper's, whose " in text
-    assert f"centralised model has {central}: our draw" in text
-    tolerant, dropped = "fedavg + toleration", "fedavg"
-    for sentence in (
-        f"differs from equal weights by {over.percent('+')} points, and the reversed sign by {other.percent('+')}; the "
-        f"difference of the two readings is {readings.percent('+')}.",
-        f"in each of the three seeds, by {min(by_seed):.1f} to {max(by_seed):.1f} points, although its training loss is "
-        f"higher by {loss.text(False)}.",
-        f"({100 * kept.mean(tolerant, 'slow 0.8').mean:.1f} instead of {100 * kept.mean(dropped, 'slow 0.8').mean:.1f} % "
-        "at slow 0.8)",
-        f"its training loss is {kept.mean(tolerant, 'loss, slow 0.8').mean:.1f} instead of "
-        f"{kept.mean(dropped, 'loss, slow 0.8').mean:.1f}.",
-    ):
-        assert sentence in text, sentence
+    one_seed = [100 * kept.mean("fedatt", f"slow {slow}").mean for slow in SLOW]
+    central = Kept("protomargin-table4").mean("central", "accuracy")
+    assert central.half
+    assert 100 * (central.mean - central.half) < min(level) < max(level) < 100 * (central.mean + central.half)
+    return [
+        f"The level, {min(level):.0f} to {max(level):.0f} % in accuracy, is above the paper's, whose centralised model has "
+        f"{paper_mean(published.PROTOMARGIN_CENTRAL['synthetic'])}: our draw is an easier problem. Our centralised model "
+        f"has {central.percent()} %, which does not place it above or below the federated ones: its last rounds differ "
+        "much from seed to seed, and why was not looked into.",
+        f"One client has {shares[0]:.0f} % of the training and {shares[1]:.0f} % of the test examples, so that accuracy on "
+        "all test examples mostly shows this client.",
+        f"With toleration it has {weight(BY_SIZE)} of the weight when it takes part. The model then has "
+        f"{span(BY_SIZE, LARGEST)} % of its test examples right, and {span(BY_SIZE, BY_CLIENT)} % on average over "
+        f"clients; with equal weights {span(EQUAL, LARGEST)} and {span(EQUAL, BY_CLIENT)} %.",
+        f"Its weight is {weight(PRINTED)} instead of 0.1. From equal weights, protomargin differs by "
+        f"{synthetic_words(PRINTED, EQUAL, LARGEST)} points on the largest client, by "
+        f"{synthetic_words(PRINTED, EQUAL, BY_CLIENT)} over clients, and by {synthetic_words(PRINTED, EQUAL)} on all test "
+        "examples (slow 0, 0.5 and 0.8).",
+        f"The largest client has a weight of {weight(REVERSED)}. The differences from equal weights are "
+        f"{synthetic_words(REVERSED, EQUAL, LARGEST)} on it, {synthetic_words(REVERSED, EQUAL, BY_CLIENT)} over clients, "
+        f"and {synthetic_words(REVERSED, EQUAL)} on all test examples.",
+        "has {:.1f}, {:.1f} and {:.1f} % on all test examples".format(*one_seed),
+    ]
+
+
+def synthetic_margin_sentences() -> list[str]:
+    kept = Kept("protomargin-table4")
+    table, correlation = kept.study.extra(kept.results)
+    rows = {line[0]: dict(zip(table.heads[1:], line[1:], strict=False)) for line in table.lines}
+    margin = {row: float(line["margin"].split()[0]) for row, line in rows.items() if row != "central"}
+    largest = max(margin, key=lambda row: margin[row])
+    assert largest == BY_SIZE
+    paper = published.PROTOMARGIN_TABLE4["synthetic"]
+    (_, rho, _, runs), (_, rho_round, _, _) = correlation.lines
+    return [
+        f"fedavg with toleration has the largest margin ({margin[BY_SIZE]:.1f}); protomargin has {margin[PRINTED]:.1f} as "
+        f"printed and {margin[REVERSED]:.1f} with the sign reversed, equal weights {margin[EQUAL]:.1f}, where the paper "
+        f"has {paper['protomargin'][0]} for its method and {paper['fedavg'][0]} for FedAvg.",
+        f"FFD is {rows[PRINTED]['FFD, %']} % as printed, {rows[REVERSED]['FFD, %']} % with the sign reversed and "
+        f"{rows[EQUAL]['FFD, %']} % with equal weights (paper: {paper['protomargin'][1]} %).",
+        f"Margin and accuracy correlate with rho {float(rho):+.2f} over {runs} runs ({float(rho_round):+.2f} with the "
+        "margin on the round's clients), the opposite of the paper's.",
+    ]
+
+
+def test_sentences_about_synthetic_data_follow_from_the_kept_figures():
+    text, kept = text_of("protomargin.md"), Kept("protomargin-table2")
+    sentences = [*synthetic_sentences(), *synthetic_margin_sentences()]
+    assert [sentence for sentence in sentences if sentence not in text] == []
+    seeds = {row: {len(kept.by_place[row, f"slow {slow}"].runs) for slow in SLOW}
+             for row in dict.fromkeys(row for row, _ in kept.by_place)}  # fmt: skip
+    assert {row for row, numbers in seeds.items() if numbers == {3}} == {EQUAL, PRINTED, REVERSED}
+    decided = {
+        (row, kind): [gap.excludes_zero for gap in synthetic_gaps(row, EQUAL, kind)]
+        for row in (PRINTED, REVERSED)
+        for kind in (LARGEST, BY_CLIENT, "")
+    }
+    assert decided == {
+        (PRINTED, LARGEST): [True, True, True],
+        (PRINTED, BY_CLIENT): [False, False, True],
+        (PRINTED, ""): [False, False, False],
+        (REVERSED, LARGEST): [True, False, False],
+        (REVERSED, BY_CLIENT): [True, True, True],
+        (REVERSED, ""): [True, False, False],
+    }
+    over = synthetic_gaps(REVERSED, PRINTED, BY_CLIENT)
+    assert all(gap.excludes_zero and gap.mean > 0 for gap in over)
+    assert all(gap.mean < 0 for gap in synthetic_gaps(REVERSED, PRINTED, LARGEST))
 
 
 def test_sentences_about_the_small_table4_follow_from_the_kept_figures():
