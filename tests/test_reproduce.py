@@ -373,7 +373,6 @@ def test_what_was_kept_is_not_run_again(command, tmp_path, monkeypatch):  # noqa
         in command("reproduce", "tiny", "--kept", "first.json")[2]
     )
     assert "none.json cannot be read: No such file" in command(*words, "--kept", "none.json")[2]
-    assert "drawn from the runs" in command("reproduce", "fedproto-figure2", "--kept", "first.json")[2]
     first["cells"][0]["digest"] = "0"  # a cell that was another experiment then
     (tmp_path / "first.json").write_text(json.dumps(first))
     assert "3 runs, 3 to do" in command(*words, "--seeds", "2", "--out", "d", "--kept", "first.json")[1]
@@ -426,6 +425,11 @@ def test_a_figure_is_drawn(command, tmp_path, monkeypatch):  # noqa: F811
     assert code == 0, err
     assert "drawn-quick.png" in out
     assert (tmp_path / "r" / "drawn-quick.png").stat().st_size > 5000
+    code, out, err = command("reproduce", "drawn", "--quick", "--out", "k", "--kept", "r/drawn-quick.json")
+    assert code == 0, err
+    assert "The picture is not drawn: it needs all runs" in out
+    assert (tmp_path / "k" / "drawn-quick.json").read_text() == (tmp_path / "r" / "drawn-quick.json").read_text()
+    assert not (tmp_path / "k" / "drawn-quick.png").exists()
 
 
 def test_what_is_not_made_by_the_command_is_told(command):  # noqa: F811

@@ -77,8 +77,6 @@ def reproduce_command(
         if entry:
             raise UserError(f"`protofed reproduce` has no runs for {name}. --list says: {entry.state}: {entry.how}.")
         raise UserError(f'There is no study "{name}". {did_you_mean(name, [entry.name for entry in ENTRIES])}')
-    if kept and STUDIES[name].picture:
-        raise UserError(f"--kept: {name} is drawn from the runs themselves. Leave --kept out.")
     seeds = seeds or (STUDIES[name].quick_seeds if quick else STUDIES[name].seeds)
     _run_study(name, quick, seeds, out, kept, finished, only or [], jobs, ray, format, console)
 
@@ -186,7 +184,7 @@ def _run_study(
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / files[0], page.markdown_page(study, results, quick, seeds).encode())
     write_atomically(out / files[1], json.dumps(content, indent=1).encode())
-    if study.picture and not finished and not only:
+    if study.picture and not (finished or only or kept):
         files.append(f"{stem}.png")
         write_picture(study.picture(study.drawn_jobs(out, seeds, quick)), out / files[-1])
     if format != "text":
@@ -215,4 +213,6 @@ def _run_study(
         say(console, line)
     for line in study.differences:
         say(console, f"Known difference: {line}")
+    if study.picture and kept:
+        say(console, "The picture is not drawn: it needs all runs, not only their kept figures. Leave --kept out.")
     say(console, f"Written to {shlex.quote(str(out))}: {', '.join(files)}, and a folder for each new run.")
