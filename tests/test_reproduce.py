@@ -460,6 +460,18 @@ def test_the_list_has_every_study_and_says_what_became_of_it(command):  # noqa: 
     assert len(json.loads(command("reproduce", "--list", "--json")[1])) == len(names)
 
 
+def test_the_list_says_of_every_study_what_its_kept_figures_say():
+    studies = [entry for entry in ENTRIES if entry.name in STUDIES]
+    assert len(studies) == len(STUDIES)
+    for entry in studies:
+        study, file = STUDIES[entry.name], KEPT / f"{entry.name}.json"
+        kept = read_kept(file, study, False) if file.exists() else {}
+        all_figures = [(cell, seed) for cell in study.cells for seed in range(cell.num_seeds(study.seeds))]
+        missing = [place for place in all_figures if place not in kept]
+        states = (NOT_YET,) if not kept else (IN_PART, PARTLY) if missing else (PAPER_SCALE, SMALLER)
+        assert entry.state in states, (entry.name, entry.state, len(missing))
+
+
 def test_recipes_are_found_and_one_that_is_not_there_is_told():
     assert recipe_file("digits-n3").is_file()
     assert any(one["name"].endswith("fedproto-femnist.toml") for one in recipes())

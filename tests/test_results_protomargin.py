@@ -81,6 +81,36 @@ def test_sentences_about_prototype_guided_fl_follow_from_the_kept_figures():
     assert len(complete) == 8
 
 
+def test_sentences_about_mnist_with_20_epochs_follow_from_the_kept_figures():
+    kept, text = Kept("protomargin-table3"), text_of("protomargin.md")
+    printed, reversed_, readings, over_fedavg, equal_over_fedavg = (
+        kept.gap(first, second, "slow 0.8")
+        for first, second in (
+            (PRINTED, EQUAL),
+            (REVERSED, EQUAL),
+            (REVERSED, PRINTED),
+            (PRINTED, "fedavg"),
+            (EQUAL, "fedavg"),
+        )
+    )
+    assert all(gap.excludes_zero and gap.number == 3 for gap in (printed, reversed_, readings, over_fedavg))
+    paper = {row: float(figures[2]) for row, figures in published.PROTOMARGIN_TABLE3.items()}
+    weights = [
+        Kept(name).mean(f"{PRINTED}, slow 0.8", "std of weights").mean
+        for name in ("protomargin-figureS2-mnist", "protomargin-figureS2-small")
+    ]
+    for sentence in (
+        f"protomargin differs from equal weights with toleration by {printed.percent('+')} points: it is below.",
+        f"With the sign reversed it differs by {reversed_.percent('+')}: it is above.",
+        f"The second reading is above the first by {readings.percent()}.",
+        f"margins gain {paper[PRINTED] - paper[EQUAL]:.1f} points over equal weights",
+        f"the printed version gains {over_fedavg.percent()} points (paper: {paper[PRINTED] - paper['fedavg']:.1f}), and "
+        f"equal weights with toleration {equal_over_fedavg.percent()} (paper: {paper[EQUAL] - paper['fedavg']:.1f})",
+        "({:.3f} and {:.3f} on MNIST at slow 0.8)".format(*weights),
+    ):
+        assert sentence in text, sentence
+
+
 def test_sentences_about_the_ablations_follow_from_the_kept_figures():
     kept, text, equal = Kept("protomargin-table3-small"), text_of("protomargin.md"), "fairness + toleration"
 

@@ -48,5 +48,6 @@ FEDPROTO_FEATURES = (
 )
 FEDPROTO_SUBSET = (
     "10,000 of CIFAR-10's 50,000 training images, and 60 instead of 100 images per class and client. ResNet18 with "
-    "group norm, trained from scratch; the paper has batch norm and weights pre-trained on ImageNet.",
+    "group norm, trained from scratch; the paper has batch norm and weights pre-trained on ImageNet, with an accuracy "
+    "of 27.55 % before training. Batches of 8, as in the paper; the command of its authors' code has 32.",
 )
