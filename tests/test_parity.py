@@ -140,7 +140,7 @@ def test_the_wire_changes_no_bit(method):
 def variants() -> list[AnyMethod]:
     """Every method with its defaults, and with each value of each option that is a choice."""
     made = []
-    for method in METHODS.values():
+    for name, method in METHODS.items():
         hints = get_type_hints(method)
         choices = [
             (f.name, value)
@@ -148,7 +148,9 @@ def variants() -> list[AnyMethod]:
             for value in get_args(hints[f.name])
             if get_origin(hints[f.name]) is Literal
         ]
-        made += [method(), *(method(**{name: value}) for name, value in choices if value != getattr(method(), name))]
+        options = GENTLE.get(name, {})
+        made.append(method(**options))
+        made += [method(**options, **{key: value}) for key, value in choices if value != getattr(method(), key)]
     return [one for one in made if getattr(one, "shared", "body") == "body"]  # the toys have no convolutions
 
 

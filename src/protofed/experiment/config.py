@@ -19,7 +19,7 @@ from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.experiment.choices import DEFAULT_NAMES, choose_nets, choose_part, find_entry
-from protofed.experiment.options import check, options, toml_value
+from protofed.experiment.options import SHARES_OR_NUMBERS, check, options, toml_value
 from protofed.experiment.own_code import (
     names_outside,
     remember_code,
@@ -32,7 +32,6 @@ from protofed.experiment.recipes import shipped_files
 from protofed.experiment.roster import rounds_between_tests, sample_problems
 from protofed.experiment.sections import (
     SECTIONS,
-    SHARES_OR_NUMBERS,
     TABLE,
     DataSection,
     EngineSection,

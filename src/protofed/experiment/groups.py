@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protofed.errors import UserError
-from protofed.experiment.options import toml_value
-from protofed.experiment.sections import SHARES_OR_NUMBERS
+from protofed.experiment.options import SHARES_OR_NUMBERS, toml_value
 from protofed.experiment.stored import GIVEN, MAY_CHANGE, StoredRun
 from protofed.plugins import label, name_without_folder
 

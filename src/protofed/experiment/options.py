@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Section = TypeVar("Section")
 
+SHARES_OR_NUMBERS = ("run.sample", "eval.clients_sampled")
+"""Keys with a share or a number of clients: 1.0 are all clients, and 1 is one."""
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """No unknown keys, no silent conversions, no NaN."""
 _DESCRIBED = ConfigDict(use_attribute_docstrings=True)

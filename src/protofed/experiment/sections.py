@@ -27,10 +27,6 @@ TABLE = "table"
 """The name of data that are the tables of the clients."""
 
 
-SHARES_OR_NUMBERS = ("run.sample", "eval.clients_sampled")
-"""Keys with a share or a number of clients: 1.0 are all clients, and 1 is one."""
-
-
 def _share_or_number(value: Any) -> Any:
     """Check the value of one of `SHARES_OR_NUMBERS`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
