@@ -23,6 +23,27 @@ def test_the_papers_own_spreads_repeat():
     assert "for fednh, fedavg, fedrod, local and fedproto, with both values of alpha" in text_of("fednh.md")
 
 
+def spreads(figures: tuple[str, ...]) -> list[str]:
+    """The ± of PM(V) and PM(L)."""
+    return [value.partition(" ± ")[2] for value in figures[1:]]
+
+
+def test_the_papers_spreads_return_on_tiny_imagenet_and_in_table3():
+    first, text = published.FEDNH_TABLE1["cifar10", 0.3], text_of("fednh.md")
+    assert all(spreads(figures) == spreads(first[method]) for method, figures in published.FEDNH_TINY.items())
+    third = published.FEDNH_TABLE3
+    assert (spreads(third["fedavg"]), spreads(third["fedper"])) == (spreads(first["local"]), spreads(first["fedavg"]))
+    for figures in third.values():
+        assert any(spreads(figures) == spreads(other) for other in first.values())
+    assert "FedAvg has there what Local has in Table 1, FedPer what FedAvg has." in text
+    tiny = [published.FEDNH_TINY[method][0] for method in ("fednh", "fedavg")]
+    assert "TinyImageNet ({} against {})".format(*tiny) in text
+    cifar100 = [published.FEDNH_TABLE1["cifar100", 0.3][method] for method in ("fednh", "fedavg")]
+    more = [paper_mean(ours) - paper_mean(theirs) for ours, theirs in zip(*cifar100, strict=True)]
+    assert f"on CIFAR-100, +{more[0]:.2f} in GM over FedAvg" in text
+    assert f"PM(V) on CIFAR-100 is +{more[1]:.2f}, without" in text
+
+
 def test_what_the_papers_figures_can_separate():
     """The means and deviations of three runs each, as Table 1 prints them."""
     figures = {
@@ -58,6 +79,9 @@ def test_sentences_about_fednh_follow_from_the_kept_figures():
     assert {kept.by_place["fedrod", column].interval.number for column in ("GM", "PM(V)", "PM(L)")} == {1}
     rod = [100 * kept.gap("fedrod", "fednh", column).mean for column in ("GM", "PM(V)", "PM(L)")]
     assert "fedrod, in its one seed, is above fednh by {:.1f}, {:.1f} and {:.1f} points".format(*rod) in text
+    both = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fedrod", "fednh")]
+    gm, v, l = (paper_mean(first) - paper_mean(second) for first, second in zip(*both, strict=True))  # noqa: E741
+    assert f"it is above in GM ({gm:.2f}) and PM(V) ({v:.2f}), and below in PM(L) ({-l:.2f})" in text
 
 
 def test_how_many_differences_of_the_federated_spiral_exclude_0():

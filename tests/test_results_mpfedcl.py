@@ -58,6 +58,10 @@ def mpfedcl_sentences() -> list[str]:
         f"The paper has {paper('mp') - paper('fedavg'):.1f}, {paper('mp') - paper('fedproto'):.1f} and "
         f"{paper('mp') - paper('local'):.1f} points. Training alone is above fedavg here, by {alone.percent()}; in",
         f"mp - sp is {over['sp'].percent()} and mp - dp {over['dp'].percent()}.",
+        f"mp has {percent('mp', 'balanced')} and {percent('mp', 'balanced, ReLU')} % on MNIST, more than the paper's "
+        f"{paper_mean(published.MPFEDCL_TABLE6['mp'][0])}, with",
+        f"({paper('fedproto'):.2f} % in the mean over the domains) than here with as few images per class "
+        f"({100 * few.mean('fedproto', 'mean').mean:.1f} %)",
         "({} and {}, {} and {})".format(*pairs[:2], pairs[2], f"{pairs[3]:.2f}"),
         f"The level is {paper('mp') - level['mp']:.1f} points below the paper's for mp ({level['mp']:.1f} against "
         f"{paper('mp')}) and {level['local'] - paper('local'):.1f} above it for training alone "
