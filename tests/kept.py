@@ -26,12 +26,12 @@ def kept_json(name: str) -> Any:
 class Kept:
     """The kept figures of a study."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, quick: bool = False) -> None:
         self.study = STUDIES[name]
-        figures = read_kept(DOCS / "data" / f"{name}.json", self.study, quick=False)
+        figures = read_kept(DOCS / "data" / f"{name}{'-quick' if quick else ''}.json", self.study, quick)
         self.results = [
             CellResult(cell, {seed: run for (other, seed), run in figures.items() if other == cell})
-            for cell in self.study.cells
+            for cell in self.study.chosen(quick)
         ]
         self.by_place = {(result.cell.row, result.cell.column): result for result in self.results}
 

@@ -417,3 +417,11 @@ def test_the_page_of_fedproto_has_the_number_of_runs_of_every_study(tmp_path):
     rows = dict(re.findall(r"^\| `(fedproto-[\w-]+)` \|.*\| (\d+) \|$", text, re.MULTILINE))
     studies = [study for name, study in STUDIES.items() if name.startswith("fedproto-")]
     assert {study.name: str(len(study.jobs(tmp_path, study.seeds, False))) for study in studies} == rows
+
+
+def test_what_is_said_of_the_quick_table_is_so():
+    kept = Kept("fedproto-table1", quick=True)
+    means = {row: result.interval.mean for (row, _), result in kept.by_place.items() if result.runs}
+    assert means["local"] > max(means[row] for row in ("fesem", "fedprox", "fedavg"))
+    assert max(means, key=lambda row: means[row]) == "fedproto, by head"
+    assert means["fedproto"] < means["fedproto, by head"]

@@ -315,6 +315,9 @@ def synthetic_margin_sentences() -> list[str]:
     largest = max(margin, key=lambda row: margin[row])
     assert largest == BY_SIZE
     paper = published.PROTOMARGIN_TABLE4["synthetic"]
+    for row, sign in ((PRINTED, 1), (REVERSED, -1)):
+        gaps = [kept.gap(f"{row}, slow {slow}", f"{EQUAL}, slow {slow}", "margin") for slow in SLOW]
+        assert all(gap.excludes_zero and sign * gap.mean > 0 for gap in gaps)
     (_, rho, _, runs), (_, rho_round, _, _) = correlation.lines
     return [
         f"fedavg with toleration has the largest margin ({margin[BY_SIZE]:.1f}); protomargin has {margin[PRINTED]:.1f} as "

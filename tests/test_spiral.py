@@ -98,6 +98,12 @@ def test_the_numbers_in_the_sentences_are_those_of_the_kept_figures(section, fig
     assert sum(change > 0 for change in fixed) == sum(pair == [0, 5] for pair in nearest) == 3
     assert max(column("prototypes", "free", 200)) <= 0.1
     assert set(column("server", "free", 200)) == {100.0}
+    within = {
+        head
+        for head in ("free", "uniform", "uniform, s learned", "uniform, s learned from 10")
+        if max(column("class of both", head, 200)) <= 2
+    }
+    assert within == {"free", "uniform, s learned from 10"}
     text = " ".join(section.split())
     for sentence in (
         f"One seed of the uniform head with s = 1 stays at {min(column('accuracy', 'uniform', 'balanced'))} %.",
@@ -115,5 +121,6 @@ def test_the_numbers_in_the_sentences_are_those_of_the_kept_figures(section, fig
         f"{agreement['uniform', 60]} against {agreement['free', 60]} after 60, and "
         f"{agreement['uniform', 200]} against {agreement['free', 200]} after 200.",
         "Averaged by size, the free head has {}, {} and {} %.".format(*column("server", "free, averaged by size", 200)),
+        f"as with the free head ({spread(column('class of both', 'uniform, s learned from 10', 200))} degrees)",
     ):
         assert sentence in text, sentence
