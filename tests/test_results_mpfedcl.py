@@ -58,10 +58,9 @@ def mpfedcl_sentences() -> list[str]:
         f"The paper has {paper('mp') - paper('fedavg'):.1f}, {paper('mp') - paper('fedproto'):.1f} and "
         f"{paper('mp') - paper('local'):.1f} points. Training alone is above fedavg here, by {alone.percent()}; in",
         f"mp - sp is {over['sp'].percent()} and mp - dp {over['dp'].percent()}.",
-        f"mp has {percent('mp', 'balanced')} and {percent('mp', 'balanced, ReLU')} % on MNIST, more than the paper's "
-        f"{paper_mean(published.MPFEDCL_TABLE6['mp'][0])}, with",
-        f"({paper('fedproto'):.2f} % in the mean over the domains) than here with as few images per class "
-        f"({100 * few.mean('fedproto', 'mean').mean:.1f} %)",
+        "({:.1f} instead of {:.2f} %, mp {:.1f} instead of {:.2f}).".format(
+            100 * few.mean("fedproto", "mean").mean, paper("fedproto"), level["mp"], paper("mp")
+        ),
         "({} and {}, {} and {})".format(*pairs[:2], pairs[2], f"{pairs[3]:.2f}"),
         f"The level is {paper('mp') - level['mp']:.1f} points below the paper's for mp ({level['mp']:.1f} against "
         f"{paper('mp')}) and {level['local'] - paper('local'):.1f} above it for training alone "
@@ -109,7 +108,8 @@ def test_sentences_about_mpfedcls_unfinished_tables_follow_from_the_kept_figures
         f"mp - local is {alone.percent('+')} in the mean over the domains with two seeds",
         f"mp - fedavg is {fifth.gap('mp', 'fedavg', 'mean').percent('+')} (paper: +25.99)",
         f"distinguished from sp ({sp.percent('+')}) and dp ({dp.percent('+')})",
-        f"mp is above sp by {domains['sp'].percent()} points and above fedavg by {domains['fedavg'].percent()}; from "
+        f"mp is above sp by {domains['sp'].percent()} points and above fedavg by {domains['fedavg'].percent()} (all "
+        "seeds share one split, in which a test image of the smallest domain counts 0.9 points); from "
         f"training alone ({domains['local'].percent('+')}) and fedproto ({domains['fedproto'].percent('+')})",
         f"mp is above training alone by {skew['local'].percent()} and fedproto by {skew['fedproto'].percent()}, and "
         f"cannot be distinguished from fedavg ({skew['fedavg'].percent('+')})",

@@ -238,7 +238,7 @@ def fednh_sentences() -> list[str]:
     return [
         f"by {gaps[0].percent()} points in GM and {gaps[1].percent()} in PM(V) (paper: {paper[0]:.1f} and {paper[1]:.1f})",
         f"undecided, {gaps[2].percent()} (paper: {paper[2] + 1e-9:.1f})",
-        f"predicts at most {fifth[3]:.0f} % of the second smallest class in four of five seeds ({fifth[4]:.0f} % in the "
+        f"has at most {fifth[3]:.0f} % of the second smallest class right in four of five seeds ({fifth[4]:.0f} % in the "
         f"fifth), and {np.mean([row['by class'][5] for row in free]):.0f} % of the smallest on average",
         f"better by {learned.mean:.1f} ± {learned.half or 0:.1f} points if its scale is learned",
         f"undecided ({fixed.mean:+.1f} ± {fixed.half or 0:.1f})",

@@ -121,6 +121,6 @@ def test_the_numbers_in_the_sentences_are_those_of_the_kept_figures(section, fig
         f"{agreement['uniform', 60]} against {agreement['free', 60]} after 60, and "
         f"{agreement['uniform', 200]} against {agreement['free', 200]} after 200.",
         "Averaged by size, the free head has {}, {} and {} %.".format(*column("server", "free, averaged by size", 200)),
-        f"as with the free head ({spread(column('class of both', 'uniform, s learned from 10', 200))} degrees)",
+        f"in all three seeds ({spread(column('class of both', 'uniform, s learned from 10', 200))} degrees), as with the",
     ):
         assert sentence in text, sentence
