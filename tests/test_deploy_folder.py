@@ -158,6 +158,7 @@ def test_a_client_without_its_policy_does_not_start(folder, tmp_path):
         ("data.npz", "not a zip file", "data.npz"),
         ("policy.toml", 'may_send = ["prototypes"', "policy.toml"),
         ("policy.toml", 'may_send = ["losses"]', "losses.*may_report"),
+        ("experiment.toml", '[run]\nrounds = "x"', "The experiment has a problem:\n  - run.rounds"),
     ],
 )
 def test_damaged_files_of_a_client_are_noticed_before_processes_start(folder, tmp_path, name, content, words):

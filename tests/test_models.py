@@ -16,6 +16,7 @@ import protofed
 from protofed.core import Phase
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
+from protofed.examples import Examples
 from protofed.messages import message_size
 from protofed.methods import METHODS
 from protofed.methods.local import Local
@@ -291,6 +292,25 @@ def test_a_newcomer_is_a_client_that_trains_with_the_prototypes_of_its_classes(r
     assert (found.train, found.test, found.steps) == (18, len(test[1]), 9)
     assert found.classes == sorted(set(data[1].tolist()))
     assert (found.model.predict(test[0])["label"] == test[1]).mean() == pytest.approx(found.accuracy["head"])
+
+
+def test_a_single_row_with_few_columns_gets_no_caution():
+    x = np.random.RandomState(0).normal(5, 2, (100, 2)).astype(np.float32)
+    data = Examples.of(x, np.zeros(100, int))
+    assert {scale_caution(data, row[None]) for row in data.x} == {""}
+    assert "another scale" in scale_caution(data, 1000 * data.x[:1])
+
+
+def test_a_newcomer_to_a_run_with_a_frozen_encoder_has_its_body(digits):
+    privacy = {"noise": 1.0, "encoder": "frozen"}
+    result = protofed.run({**TABLE, "run": {"rounds": 1}, "privacy": privacy})
+    members = result.state.members
+    public = members.client(result.state.config.run.seed, 0, 0).fresh_params(same=True)
+    for seed in (None, 7):
+        params = join(result, *newcomer(digits, 1), epochs=2, seed=seed).model.params
+        assert all(torch.equal(value, public[name]) for name, value in params.items() if name.startswith("body."))
+        heads = [name for name in params if name.startswith("head.")]
+        assert not all(torch.equal(params[name], public[name]) for name in heads)
 
 
 def test_a_newcomer_without_pull_is_alone(digits):

@@ -36,6 +36,10 @@ class ConfigError(UserError):
         head = "The experiment has a problem:" if count == 1 else f"The experiment has {count} problems:"
         super().__init__("\n".join([head, *(f"  - {problem}" for problem in self.problems)]))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+        """It is pickled by its problems, and not by their text: another process may have found them."""
+        return type(self), (self.problems,)
+
 
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     """A hint for the error message about an unknown name.

@@ -65,7 +65,7 @@ def other_clients_line(found: Forecast, clients: int, config: Config) -> str:
     """What the run would take with another number of clients. The memory of one client needs many to be measured."""
     from protofed.experiment.roster import clients_per_round, clients_to_test, trained_per_round
 
-    per_round, tested = max(1, trained_per_round(config, clients)), len(clients_to_test(config, clients))
+    per_round, tested = trained_per_round(config, clients), len(clients_to_test(config, clients))
     if clients < max(clients_per_round(config, clients), tested):
         return f"With {clients:,} clients: not computed, because run.sample or eval.clients_sampled asks for more."
     other = found.with_clients(clients, per_round, tested)

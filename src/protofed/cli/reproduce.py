@@ -187,6 +187,8 @@ def _run_study(
     if study.picture and not (finished or only or kept):
         files.append(f"{stem}.png")
         write_picture(study.picture(study.drawn_jobs(out, seeds, quick)), out / files[-1])
+    elif study.picture and kept and not (finished or only):
+        say(console, "The picture is not drawn: it needs all runs, not only their kept figures. Leave --kept out.")
     if format != "text":
         print(json.dumps(content, indent=1) if format == "json" else page.study_table(study, results).render(format))
         return
@@ -213,6 +215,4 @@ def _run_study(
         say(console, line)
     for line in study.differences:
         say(console, f"Known difference: {line}")
-    if study.picture and kept:
-        say(console, "The picture is not drawn: it needs all runs, not only their kept figures. Leave --kept out.")
     say(console, f"Written to {shlex.quote(str(out))}: {', '.join(files)}, and a folder for each new run.")

@@ -89,7 +89,7 @@ class Forecast:
     def with_clients(self, clients: int, per_round: int, tested: int) -> Forecast:
         """The same run with another number of clients, of which so many train per round and are tested."""
         factor, trained = clients / self.clients, _distinct(clients, per_round, self.rounds)
-        work = per_round / self.per_round
+        work = per_round / max(1, self.per_round)
         more = (clients - self.clients) * self.memory_per_client + (trained - self.trained) * self.state_bytes
         disk = self.disk * factor + (trained - factor * self.trained) * _stored(self.state_bytes)
         return replace(
@@ -136,7 +136,7 @@ def forecast(config: Config) -> Forecast:
     uploads = max(1, sum(len(row["clients"]) for row in runner.rounds))
     rosters = [draw_roster(config, members, number).clients for number in range(probed)]
     steps = [_steps(config.train, members, roster) for roster in rosters]
-    per_round = max(1, trained_per_round(config, len(members)))
+    per_round = trained_per_round(config, len(members))
     usual = _steps(config.train, members, range(len(members))) / len(members) * per_round
     later = costs[probed // 2 :]
     done = sum(steps[-len(later) :])

@@ -159,6 +159,6 @@ def states_of_all(config: Config, clients: int, trained: Mapping[int, Any], memb
     def join(client: int) -> Any:
         if method.types()["kept"] == Nothing:
             return ()
-        return state_before_training(method, config.privacy, members().client(seed, 0, client))
+        return state_before_training(method, config.privacy, members().client(seed, 0, client), seed)
 
     return AllStates(trained, clients, join)

@@ -14,19 +14,24 @@ if TYPE_CHECKING:
 _FAR = 10.0
 """The factor between two spreads, and the number of spreads between two means, beyond which scales are different."""
 _EXAMPLES_COMPARED = 512
-"""The number of training examples that inputs are compared with."""
+"""The number of training examples, and of inputs, that are compared at most."""
+_FEW_NUMBERS = 100
+"""A smaller spread says something only of at least this many numbers: that of a single one is 0."""
 
 
 def scale_caution(trained_on: Examples, raw: Tensor) -> str:
     """A caution if raw inputs [n, ...] are on another scale than the examples that a model was trained on.
 
+    Of many inputs, only some are looked at.
     "" if they are not, or if nothing is known of the examples: they are not here, and inputs are not normalised.
     """
     usual = _usual_values(trained_on)
     if usual is None or not raw.numel():
         return ""
+    raw = raw[torch.linspace(0, len(raw) - 1, min(len(raw), _EXAMPLES_COMPARED)).long()]
     (usual_mean, usual_spread), (mean, spread) = usual, _mean_and_spread(trained_on.normalised_values(raw))
-    is_spread_alike = usual_spread / _FAR <= spread <= usual_spread * _FAR
+    least = usual_spread / _FAR if raw.numel() >= _FEW_NUMBERS else 0.0
+    is_spread_alike = least <= spread <= usual_spread * _FAR
     if is_spread_alike and abs(mean - usual_mean) <= _FAR * usual_spread:
         return ""
     low, high = (float(value) for value in torch.aminmax(torch.nan_to_num(raw.double())))

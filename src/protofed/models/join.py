@@ -34,7 +34,7 @@ from protofed.nets import make_net
 from protofed.nets.own import OwnNet
 from protofed.prototypes import Prototypes
 from protofed.training import take_part, train_client
-from protofed.trust.privacy.public_body import state_before_training
+from protofed.trust.privacy.public_body import has_public_body, state_before_training, train_head_alone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +93,7 @@ class Newcomer:
         accuracies = [f"{100 * share:.1f} % {ways[way]}" for way, share in self.accuracy.items() if way in ways]
         gain = 100 * (self.accuracy["head"] - self.alone)
         if self.shared:
-            start = "the server's weights"
+            start = "weights that the run shares"
         elif self.given:
             start = f"the given layers ({len(self.given)} of its {len(self.model.net.shapes)} tensors)"
         else:
@@ -177,7 +177,9 @@ def join(
     down = message if method.compares_classes else _without_other_classes(message, has_class)
     training = config.train.without_schedule(epochs)  # a run may have ended with a rate near 0
     with one_thread():
-        trained, _ = take_part(method, client, state_before_training(method, config.privacy, client), down, training)
+        before = state_before_training(method, config.privacy, client, config.run.seed)
+        train = train_head_alone if has_public_body(config.privacy) else take_part
+        trained, _ = train(method, client, before, down, training)
         kept, params, tuning = method.keep(trained), trained.params, method.tune(epochs)
         if tuning:
             params = train_client(

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 
-from protofed.core import Phase, Trained, Upload
+from protofed.core import Trained, Upload
 from protofed.engines.loop import Loop
 from protofed.errors import UserError
-from protofed.training import Outcome, as_trained, take_part, train_client
+from protofed.training import Outcome, as_trained, take_part
 from protofed.trust.privacy.noise import DerivedNoise
 from protofed.trust.privacy.private_training import train_privately
-from protofed.trust.privacy.public_body import state_before_training
+from protofed.trust.privacy.public_body import state_before_training, train_head_alone
 from protofed.trust.privacy.release import noisy_prototypes
 from protofed.trust.privacy.rules import planned_epochs, promise_of
 
@@ -45,7 +45,7 @@ class PrivateLoop(Loop):
         check_private_data(clients.train, self.promise.formal)
 
     def state_before_training(self, client: Client) -> Any:
-        return state_before_training(self.method, self.privacy, client)
+        return state_before_training(self.method, self.privacy, client, self.seed)
 
     def train_one(self, round: int, number: int, down: Any, plan: RoundPlan) -> Report:
         """Train one client, and add noise to its upload."""
@@ -63,16 +63,13 @@ class PrivateLoop(Loop):
         method, encoder = self.method, self.privacy.encoder
         if encoder == "none":
             return take_part(method, client, kept, down, training)
+        _require_no_batch_norm(client.net, encoder)
+        if encoder == "frozen":
+            return train_head_alone(method, client, kept, down, training)
         start, prepared = method.receive(kept, down), method.prepare(down)
         client.net.check(start)
-        _require_no_batch_norm(client.net, encoder)
-        if encoder == "frozen":  # only the head trains, which stays at the client
-            epochs = training.local_epochs(client.num_examples, client.net.has_batch_norm)
-            head_alone = (Phase(epochs, ("head.",)),)
-            outcome = train_client(method, client, client.data, start, prepared, kept, head_alone, training)
-        else:
-            phases = method.phases(planned_epochs(self.privacy, training))
-            outcome = train_privately(method, client, start, prepared, kept, phases, training, self.privacy, noise)
+        phases = method.phases(planned_epochs(self.privacy, training))
+        outcome = train_privately(method, client, start, prepared, kept, phases, training, self.privacy, noise)
         return as_trained(client, kept, down, start, outcome, training), outcome
 
     def _noisy_upload(self, trained: Trained[Any, Any], upload: Upload[Any], noise: Noise) -> Upload[Any]:
