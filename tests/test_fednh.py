@@ -41,6 +41,7 @@ def test_eq1_beyond_it_is_the_known_best(classes, dim, largest):
     assert cosine_range(points)[1] == pytest.approx(largest, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_eq1_a_hundred_classes_in_sixteen_dimensions():
     points = uniform(100, 16, 0)
     assert cosine_range(points)[1] <= 0.26

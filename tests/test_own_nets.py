@@ -227,6 +227,7 @@ def test_outputs_are_spread_to_their_classes_by_hand():
     assert (logits[:, [0, 2]] == -torch.inf).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_nets_may_have_outputs_for_their_clients_classes_only(engine):
     federation = heterogeneous_outputs()

@@ -492,6 +492,7 @@ def test_clients_that_share_a_model_are_shown_after_a_round_of_their_own(folder)
     assert torch.equal(state.model(0).params["head.out.weight"], state.model(1).params["head.out.weight"])
 
 
+@pytest.mark.slow
 def test_the_tsne_of_fedproto_shows_local_prototypes_around_the_global_ones(tmp_path):
     run(Config.load(None, ["run.rounds=20", "method.pull=5", "data.clients=8", "train.lr=0.1"]), tmp_path / "run")
     shown = embedded.embed_all_clients(StoredRun.load(tmp_path / "run"), "x")

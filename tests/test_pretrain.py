@@ -124,6 +124,7 @@ def test_training_is_sgd_with_a_cosine_from_epoch_to_epoch():
     assert [line.partition("  lr ")[2].split()[0] for line in told] == ["0.4", "0.3", "0.1"]
 
 
+@pytest.mark.slow
 def test_pretrain_learns_says_so_and_writes_where_it_comes_from(command, tmp_path):  # noqa: F811
     words = ("pretrain", "--data", "halves", "--data", "tints", *SMALL)
     code, out, err = command(

@@ -166,6 +166,7 @@ def test_table3_has_the_papers_rows_and_both_readings():
         assert (method.attention, method.absent) == ("deviation", "keep")
 
 
+@pytest.mark.slow
 def test_all_tables_of_a_scale_share_runs(tmp_path):
     for suffix in ("", "-mnist", "-small"):
         names = [f"protomargin-{name}{suffix}" for name in ("table2", "table4", "figure2", "figure3")]
@@ -226,6 +227,7 @@ def test_kept_figures_do_not_replace_the_central_run_that_others_are_measured_wi
     assert [job.setting for job in jobs] == [settings[of_protomargin[0]], "central, accuracy"]
 
 
+@pytest.mark.slow
 def test_a_measured_study_from_the_command_line(command, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setitem(STUDIES, "tiny", tiny_study())
     code, out, err = command("reproduce", "tiny", "--out", "r", "--only", "fedavg*")

@@ -433,6 +433,7 @@ def test_a_full_disk_leaves_the_last_good_state_and_the_run_goes_on_later(tmp_pa
     assert end(out) == end(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_with_the_way_to_go_on(tmp_path):
     words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]
     (tmp_path / "run").mkdir(parents=True)

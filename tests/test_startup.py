@@ -32,6 +32,7 @@ print("imported:", [name for name in {SLOW!r} if name in sys.modules])"""
     assert "Usage" in said or words == ["--version"]
 
 
+@pytest.mark.slow
 def test_a_first_round_does_not_import_the_compiler_of_torch():
     code = """import sys, protofed
 protofed.run({"run": {"rounds": 1}, "data": {"clients": 4}, "engine": {"name": "stacked", "workers": 1}})
