@@ -78,12 +78,20 @@ def test_sentences_about_fednh_follow_from_the_kept_figures():
     assert not spread.excludes_zero
     fairness = [paper_mean(published.FEDNH_TABLE2[method]) for method in ("fednh", "fedavg")]
     assert f"differs by {spread.percent('+')}, where the paper has {fairness[0] - fairness[1]:.2f}" in text
-    assert {kept.by_place["fedrod", column].interval.number for column in ("GM", "PM(V)", "PM(L)")} == {1}
-    rod = [100 * kept.gap("fedrod", "fednh", column).mean for column in ("GM", "PM(V)", "PM(L)")]
-    assert "fedrod, in its one seed, is above fednh by {:.1f}, {:.1f} and {:.1f} points".format(*rod) in text
-    both = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fedrod", "fednh")]
-    gm, v, l = (paper_mean(first) - paper_mean(second) for first, second in zip(*both, strict=True))  # noqa: E741
-    assert f"it is above in GM ({gm:.2f}) and PM(V) ({v:.2f}), and below in PM(L) ({-l:.2f})" in text
+    over = [kept.gap("fedrod", "fedavg", column) for column in ("GM", "PM(V)", "PM(L)")]
+    under = [kept.gap("fednh", "fedrod", column) for column in ("GM", "PM(V)", "PM(L)")]
+    assert [gap.excludes_zero for gap in (*over, *under)] == [True, True, True, False, True, False]
+    assert {gap.number for gap in (*over, *under)} == {3}
+    texts = ["{}, {} and {}".format(*(gap.percent(sign) for gap in gaps)) for gaps, sign in ((over, ""), (under, "+"))]
+    assert f"fedrod is above fedavg by {texts[0]} points" in text
+    assert f"From fedrod, fednh differs by {texts[1]}: below" in text
+    for other, words in (
+        ("fedavg", "above in GM ({:.2f}) and PM(V) ({:.2f}), and below in PM(L) ({:.2f}). From"),
+        ("fednh", "below in GM ({:.2f}) and PM(V) ({:.2f}), and above in PM(L) ({:.2f})."),
+    ):
+        both = [published.FEDNH_TABLE1["cifar10", 0.3][method] for method in ("fedrod", other)]
+        gaps = [abs(paper_mean(first) - paper_mean(second)) for first, second in zip(*both, strict=True)]
+        assert words.format(*gaps) in text
 
 
 def test_how_many_differences_of_the_federated_spiral_exclude_0():
