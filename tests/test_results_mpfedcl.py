@@ -8,6 +8,33 @@ from protofed.studies.reproduce import published
 from protofed.studies.reproduce.study import paper_mean
 
 
+def relu_sentences(few: Kept) -> list[str]:
+    """About Table V with 10 images per class and a ReLU on the logits."""
+    column, papers = "mean, ReLU", {row: paper_mean(figures[-1]) for row, figures in published.MPFEDCL_TABLE5.items()
+                                    if figures[-1]}  # fmt: skip
+    gains = {row: few.gap("mp", row, column) for row in ("fedavg", "local", "sp")}
+    changes = {
+        row: paired(few.by_place[row, column].accuracy, few.by_place[row, "mean"].accuracy)
+        for row in ("fedavg", "local", "fedproto", "mp")
+    }
+    between = few.gap("local", "fedavg", column)
+    decided = [gap.excludes_zero for gap in (*gains.values(), *changes.values(), between) if gap]
+    assert decided == [True, True, True, True, True, True, False, False]
+    falls = {row: f"{-100 * gap.mean:.1f} ± {100 * (gap.half or 0):.1f}" for row, gap in changes.items() if gap}
+    level = [100 * few.mean(row, column).mean for row in ("fedavg", "local")]
+    mp = changes["mp"]
+    assert mp
+    return [
+        f"mp is above fedavg by {gains['fedavg'].percent()} points and above training alone by {gains['local'].percent()} "
+        f"(paper: {papers['mp'] - papers['fedavg']:.1f} and {papers['mp'] - papers['local']:.1f})",
+        f"fedavg by {falls['fedavg']} points and training alone by {falls['local']}, to {level[0]:.1f} and {level[1]:.1f} % "
+        f"(paper: {papers['fedavg']:.1f} and {papers['local']:.1f})",
+        f"mp, which predicts by prototype, does not ({mp.percent('+')}), and fedproto falls by {falls['fedproto']}.",
+        f"from fedavg then ({between.percent('+')}), and mp is below sp by {-100 * gains['sp'].mean:.1f} ± "
+        f"{100 * (gains['sp'].half or 0):.1f}.",
+    ]
+
+
 def mpfedcl_sentences() -> list[str]:
     few, mnist = Kept("mpfedcl-table5-few"), Kept("mpfedcl-table6")
 
@@ -58,6 +85,7 @@ def mpfedcl_sentences() -> list[str]:
         f"The paper has {paper('mp') - paper('fedavg'):.1f}, {paper('mp') - paper('fedproto'):.1f} and "
         f"{paper('mp') - paper('local'):.1f} points. Training alone is above fedavg here, by {alone.percent()}; in",
         f"mp - sp is {over['sp'].percent()} and mp - dp {over['dp'].percent()}.",
+        *relu_sentences(few),
         "({:.1f} instead of {:.2f} %, mp {:.1f} instead of {:.2f}).".format(
             100 * few.mean("fedproto", "mean").mean, paper("fedproto"), level["mp"], paper("mp")
         ),

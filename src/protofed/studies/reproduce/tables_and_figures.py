@@ -247,8 +247,8 @@ TABLES_AND_FIGURES: dict[tuple[str, str], tuple[tuple[str, str, str, str], ...]]
         (
             "table5-few",
             "Table V with 10 images per class",
-            PARTLY,
-            f"{_COMMAND} makes it {_ENCODER} and 10 images per class, our guess",
+            SMALLER,
+            f"{_COMMAND} makes it {_ENCODER} and 10 images per class, our guess, with and without a ReLU on the logits",
         ),
         (
             "table6",
