@@ -145,7 +145,9 @@ def test_the_summary_has_the_same_figures():
     above = [sum(kept.mean(row, name).mean > kept.mean(BY_SIZE, name).mean for name in columns) for row in (PRINTED, REVERSED)]  # fmt: skip
     assert f"in {above[0]} of 9 settings, and with the sign reversed in {above[1]}" in text
     slow = kept.gaps(PRINTED, EQUAL)[1]
-    assert f"it is below equal weights by {-100 * slow.mean:.1f} ± {100 * (slow.half or 0):.1f}" in text
+    assert (
+        f"the printed version is below equal weights by {-100 * slow.mean:.1f} ± {100 * (slow.half or 0):.1f}" in text
+    )
 
 
 def test_the_start_from_imagenet_follows_from_the_kept_figures():
