@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from protofed.measures.intervals import Interval, paired
 from protofed.studies.reproduce.studies import STUDIES
-from protofed.studies.reproduce.study import CellResult, read_kept
+from protofed.studies.reproduce.study import CellResult, KeptFigures, read_kept
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 
@@ -23,12 +24,18 @@ def kept_json(name: str) -> Any:
     return json.loads((DOCS / "data" / f"{name}.json").read_text(encoding="utf-8"))
 
 
+@cache
+def figures_of(name: str, quick: bool) -> KeptFigures:
+    """The kept figures of a study. To find them takes a second: every cell's experiment is compared with the kept one."""
+    return read_kept(DOCS / "data" / f"{name}{'-quick' if quick else ''}.json", STUDIES[name], quick)
+
+
 class Kept:
     """The kept figures of a study."""
 
     def __init__(self, name: str, quick: bool = False) -> None:
         self.study = STUDIES[name]
-        figures = read_kept(DOCS / "data" / f"{name}{'-quick' if quick else ''}.json", self.study, quick)
+        figures = figures_of(name, quick)
         self.results = [
             CellResult(cell, {seed: run for (other, seed), run in figures.items() if other == cell})
             for cell in self.study.chosen(quick)
