@@ -49,3 +49,10 @@ class Kept:
         gap = paired(self.by_place[first, column].accuracy, self.by_place[second, column].accuracy)
         assert gap, (first, second, column)
         return gap
+
+    def gap_among_all(self, other: str, column: str) -> Interval:
+        """fedproto's nearest prototype of all classes, less another row."""
+        found = self.by_place["fedproto", column].other("prototype_all")
+        gap = paired(found, self.by_place[other, column].accuracy)
+        assert gap, (other, column)
+        return gap

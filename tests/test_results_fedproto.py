@@ -105,10 +105,8 @@ def among_ten_of_both(kept: Kept) -> list[str]:
     """fedproto's nearest prototype of all classes, less fedavg, at n = 3, 4 and 5, with stdev 1 and with stdev 2."""
     texts = []
     for stdev in (1, 2):
-        columns = [f"n = {n}, stdev {stdev}" for n in (3, 4, 5)]
-        pairs = [(kept.by_place["fedproto", column], kept.by_place["fedavg", column]) for column in columns]
-        gaps = [paired(ours.other("prototype_all"), theirs.accuracy) for ours, theirs in pairs]
-        texts.append("{}, {} and {}".format(*(gap.percent("+") for gap in gaps if gap)))
+        gaps = [kept.gap_among_all("fedavg", f"n = {n}, stdev {stdev}") for n in (3, 4, 5)]
+        texts.append("{}, {} and {}".format(*(gap.percent("+") for gap in gaps)))
     return texts
 
 
@@ -289,12 +287,9 @@ def fedproto_sentences() -> list[str]:
 
 def among_all_ten(kept: Kept) -> list[list[Interval]]:
     """At n = 3, 4 and 5: fedproto's nearest prototype of all classes, less that of its own, than fedavg, than local."""
-    gaps = []
-    for other in ("fedproto", "fedavg", "local"):
-        cells = [(kept.by_place["fedproto", f"n = {n}"], kept.by_place[other, f"n = {n}"]) for n in (3, 4, 5)]
-        gaps.append([paired(found.other("prototype_all"), compared.accuracy) for found, compared in cells])
-    assert all(gap and gap.number == 3 for row in gaps for gap in row)
-    return gaps  # type: ignore[return-value]
+    gaps = [[kept.gap_among_all(other, f"n = {n}") for n in (3, 4, 5)] for other in ("fedproto", "fedavg", "local")]
+    assert all(gap.number == 3 for row in gaps for gap in row)
+    return gaps
 
 
 def read_out_sentences() -> list[str]:

@@ -64,12 +64,9 @@ def fedproto_sentences() -> list[str]:
     ]
     ties = {published.FEDPROTO_SENT["mnist"][row].rpartition(", ")[2] for row in ("fedproto", "fedper", "fedrep")}
     assert len(ties) == 1
-    among_ten = [
-        paired(kept.by_place["fedproto", column].other("prototype_all"), kept.by_place["fedavg", column].accuracy)
-        for column in COLUMNS
-    ]
-    assert [gap and gap.excludes_zero for gap in among_ten] == [True, True, False]
-    first_two = [gap.percent() for gap in among_ten[:2] if gap]
+    among_ten = [kept.gap_among_all("fedavg", column) for column in COLUMNS]
+    assert [gap.excludes_zero for gap in among_ten] == [True, True, False]
+    first_two = [gap.percent() for gap in among_ten[:2]]
     return [
         "above fedavg at n = 3 and 4 (by {} and {}), but cannot be".format(*first_two),
         "send {:.0f}, {:.0f} and {:.0f} times fewer numbers per round than FedAvg's at n = 3, 4 and 5".format(*fewer),
