@@ -28,7 +28,8 @@ def scale_caution(trained_on: Examples, raw: Tensor) -> str:
     usual = _usual_values(trained_on)
     if usual is None or not raw.numel():
         return ""
-    raw = raw[torch.linspace(0, len(raw) - 1, min(len(raw), _EXAMPLES_COMPARED)).long()]
+    number = min(len(raw), _EXAMPLES_COMPARED)
+    raw = raw[torch.arange(number) * len(raw) // number]
     (usual_mean, usual_spread), (mean, spread) = usual, _mean_and_spread(trained_on.normalised_values(raw))
     least = usual_spread / _FAR if raw.numel() >= _FEW_NUMBERS else 0.0
     is_spread_alike = least <= spread <= usual_spread * _FAR
