@@ -57,9 +57,13 @@ class Interval(NamedTuple):
         return self.half is not None and abs(self.mean) > self.half + _HALF_ROUNDING
 
     def percent(self, sign: str = "") -> str:
-        """The interval in percent, such as "94.4 ± 1.2". `sign` "+": positive means get a plus sign."""
+        """The interval in percent, such as "94.4 ± 1.2". `sign` "+": positive means get a plus sign.
+
+        >>> Interval(-0.0001, 0.002, 3).percent()
+        '0.0 ± 0.2'
+        """
         half = "" if self.half is None else f" ± {100 * self.half:.1f}"
-        return f"{100 * self.mean:{sign}.1f}{half}"
+        return f"{100 * self.mean:{sign}z.1f}{half}"
 
     def text(self, percent: bool, sign: str = "") -> str:
         """The interval in percent, or as it is with about three digits, such as "0.412 ± 0.061"."""
@@ -68,7 +72,7 @@ class Interval(NamedTuple):
         size = abs(self.mean)
         digits = 3 if size < 1 else 2 if size < 100 else 0
         half = "" if self.half is None else f" ± {self.half:.{digits}f}"
-        return f"{self.mean:{sign}.{digits}f}{half}"
+        return f"{self.mean:{sign}z.{digits}f}{half}"
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Interval | None:

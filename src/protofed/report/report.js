@@ -25,7 +25,7 @@ function shape(tag, attributes = {}, text = null) {
   return made;
 }
 const drawingWidth = () => Math.min(900, Math.max(320, document.documentElement.clientWidth - 34)); // so that text has its size on a phone, too
-const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : (100 * value).toFixed(digits));
+const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : (100 * value).toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 const colour = (number) => `var(--c${number % 10})`;
 const dashes = ["", "7 4", "2 3", "8 3 2 3"];
 const groupStyle = (name) => data.groups.find((group) => group.name === name) ?? { colour: 6, dashes: 0 };
@@ -186,7 +186,7 @@ function figureTable() {
   const names = [...new Set(data.figures.flatMap((row) => Object.keys(row.figures)))];
   if (!names.length) return null;
   const several = data.figures.length > 1;
-  const text = (mean, half, sign) => (mean === null || mean === undefined ? "–" : `${sign && mean >= 0 ? "+" : ""}${percent(mean)}${half === null || half === undefined ? "" : ` ± ${percent(half)}`}`);
+  const text = (mean, half, sign) => (mean === null || mean === undefined ? "–" : `${sign && !percent(mean).startsWith("-") ? "+" : ""}${percent(mean)}${half === null || half === undefined ? "" : ` ± ${percent(half)}`}`);
   const table = element("table", {}, element("caption", {}, `In percent: mean over seeds ± half-width of the 95 % interval${several ? "; difference from the first setting in points, seed by seed, * if its interval excludes 0" : ""}.`));
   const head = element("tr", {}, element("th", { scope: "col", class: "text" }, "setting"), element("th", { scope: "col" }, "seeds"));
   for (const name of names) { head.append(element("th", { scope: "col" }, name)); if (several) head.append(element("th", { scope: "col" }, "difference")); }

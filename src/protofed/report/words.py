@@ -95,7 +95,8 @@ def _difference_sentence(row: SettingRow, first: SettingRow) -> str:
         gap = row.compared_with(first, figure)
         if gap is None:
             continue
-        amount = f"{100 * abs(gap.mean):.1f} points {'above' if gap.mean >= 0 else 'below'}"
+        size = f"{100 * abs(gap.mean):.1f} points"
+        amount = f"{size} {'from' if size == '0.0 points' else 'above' if gap.mean > 0 else 'below'}"
         return f"{row.setting} is {amount} {first.setting} {words}{_certainty(gap)}."
     return ""
 
