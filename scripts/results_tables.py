@@ -4,7 +4,8 @@
 
 FOLDER: an --out of `protofed reproduce`; its finished tables (FOLDER/NAME.json) are copied to docs/results/data first.
 The tables of a study are between the lines `<!-- NAME -->` and `<!-- end -->` of a page; those of its quick version
-have the name `NAME-quick`. `<!-- NAME: PART -->` has a part of them, one of `PARTS`.
+have the name `NAME-quick`. `<!-- NAME: PART -->` has a part of them, one of `PARTS`. `<!-- main-claims -->` has the
+papers' main claims next to our differences.
 """
 
 from __future__ import annotations
@@ -15,18 +16,120 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from protofed.errors import UserError
+from protofed.measures.intervals import Interval, paired
 from protofed.studies.reproduce import page
 from protofed.studies.reproduce.partition_table import PARTITION_TABLE, partition_table
 from protofed.studies.reproduce.studies import STUDIES
-from protofed.studies.reproduce.study import CellResult, Study, read_kept
+from protofed.studies.reproduce.study import CellResult, Study, paper_mean, read_kept
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 EARLIER_VERSION = (
     "The kept figures are those of an earlier version of this study, which has not been run in its present form."
 )
 MARKED = re.compile(r"<!-- ([\w.-]+)(?:: (\w+))? -->\n.*?<!-- end -->\n", re.DOTALL)
+
+
+class Claim(NamedTuple):
+    """A row that is above another in a paper, and where our study has both."""
+
+    words: str
+    study: str
+    column: str
+    better: str
+    worse: str
+    there: str = ""  # what the table says of the paper's difference; "": it is computed from the study's figures
+
+
+CLAIMS = {
+    "[FedProto](fedproto.md)": (
+        Claim("FedProto above training alone (MNIST, n = 3)", "fedproto-table1", "n = 3", "fedproto", "local"),
+        Claim(
+            "FedProto above FedAvg, which chooses among ten classes", "fedproto-table1", "n = 3", "fedproto", "fedavg"
+        ),
+        Claim(
+            "the same, both choosing among the client's classes",
+            "fedproto-table1",
+            "n = 3",
+            "fedproto",
+            "fedavg, own classes",
+            "as above",
+        ),
+    ),
+    "[Prototype-guided FL](protomargin.md)": (
+        Claim(
+            "margins as printed above equal weights (MNIST, 80 % slow clients)",
+            "protomargin-table3",
+            "slow 0.8",
+            "protomargin",
+            "fairness + toleration",
+        ),
+        Claim(
+            "margins with the sign reversed above equal weights (the same data)",
+            "protomargin-table3",
+            "slow 0.8",
+            "protomargin, deviation",
+            "fairness + toleration",
+            "as above",
+        ),
+        Claim(
+            "partial work of slow clients above leaving it out (small MNIST)",
+            "protomargin-table3-small",
+            "slow 0.8",
+            "fairness + toleration",
+            "fairness",
+        ),
+    ),
+    "[Its segmentation](segmentation.md)": (
+        Claim(
+            "margins as printed above FedAvg (alpha 0.1, no slow clients)",
+            "protomargin-figure5",
+            "alpha 0.1, slow 0",
+            "protomargin",
+            "fedavg",
+            "higher",
+        ),
+    ),
+    "[MP-FedCL](mpfedcl.md)": (
+        Claim("MP above FedAvg (Digit-5, 10 images per class)", "mpfedcl-table5-few", "mean", "mp", "fedavg"),
+        Claim("MP above training alone (the same data)", "mpfedcl-table5-few", "mean", "mp", "local"),
+        Claim("MP above FedAvg (MNIST with label skew)", "mpfedcl-table6", "balanced", "mp", "fedavg"),
+        Claim("several prototypes above one (MNIST with label skew)", "mpfedcl-table6", "balanced", "mp", "sp"),
+        Claim("the same on Office-10 with label skew", "mpfedcl-table6-office", "all domains", "mp", "sp"),
+    ),
+    "[FedNH](fednh.md)": (
+        Claim("GM above FedAvg's (a fifth of CIFAR-10)", "fednh-table1", "GM", "fednh", "fedavg"),
+        Claim("PM(V) above FedAvg's", "fednh-table1", "PM(V)", "fednh", "fedavg"),
+        Claim("PM(L) above FedAvg's", "fednh-table1", "PM(L)", "fednh", "fedavg"),
+        Claim("PM(L) above FedROD's", "fednh-table1", "PM(L)", "fednh", "fedrod"),
+    ),
+}
+"""The papers' main claims, by the page that has their tables."""
+
+
+def main_claims() -> str:
+    """A table of the papers' main claims: their difference, ours, and whether ours confirms it."""
+    lines = []
+    for paper, claims in CLAIMS.items():
+        for claim in claims:
+            found = study_results(claim.study)
+            assert found, claim.study
+            by_row = {one.cell.row: one for one in found[1] if one.cell.column == claim.column}
+            better, worse = by_row[claim.better], by_row[claim.worse]
+            there = claim.there or f"{paper_mean(better.cell.paper) - paper_mean(worse.cell.paper):+.2f}"
+            gap = paired(better.accuracy, worse.accuracy)
+            here = f"{gap.percent('+')} ({gap.number})" if gap else "not run"
+            lines.append([paper, claim.words, there, here, verdict(gap)])
+    return page.markdown_table(["results", "claim", "paper", "here (seeds)", "order confirmed?"], lines)
+
+
+def verdict(gap: Interval | None) -> str:
+    """Whether a difference confirms that the first row is better."""
+    if gap is None or not gap.excludes_zero:
+        return "undecided"
+    return "yes" if gap.mean > 0 else "no, the opposite"
 
 
 def main_tables(study: Study, results: list[CellResult]) -> list[str]:
@@ -65,6 +168,8 @@ def study_results(name: str) -> tuple[Study, list[CellResult]] | None:
 
 def tables(name: str, part: str = "") -> str:
     """The tables of a study, with a sentence if it is not finished."""
+    if name == "main-claims":
+        return main_claims()
     if name == PARTITION_TABLE:
         rows = json.loads((DOCS / "data" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
         return page.markdown_table(*partition_table(rows))

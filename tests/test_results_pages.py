@@ -8,6 +8,7 @@ import runpy
 import pytest
 
 from kept import DOCS, text_of
+from protofed.measures.intervals import Interval
 from protofed.studies.reproduce.studies import STUDIES
 
 STUDY_FILES = [
@@ -26,6 +27,17 @@ def test_every_kept_table_is_on_a_page():
     marks = runpy.run_path(str(DOCS.parents[1] / "scripts" / "results_tables.py"))["MARKED"]
     marked = {name for file in DOCS.glob("*.md") for name, _ in marks.findall(file.read_text(encoding="utf-8"))}
     assert {file.stem for file in STUDY_FILES} <= marked
+
+
+def test_the_main_claims_are_confirmed_only_by_intervals_that_exclude_0():
+    script = runpy.run_path(str(DOCS.parents[1] / "scripts" / "results_tables.py"))
+    verdicts = [script["verdict"](gap) for gap in (Interval(0.02, 0.01, 3), Interval(-0.02, 0.01, 3), None)]
+    assert verdicts == ["yes", "no, the opposite", "undecided"]
+    assert script["verdict"](Interval(0.005, 0.01, 3)) == "undecided"
+    assert script["verdict"](Interval(0.02, None, 1)) == "undecided"
+    lines = script["main_claims"]().splitlines()[2:]
+    assert len(lines) == sum(len(claims) for claims in script["CLAIMS"].values())
+    assert any("+3.08" in line and "n = 3" in line for line in lines)  # 97.13 - 94.05, the paper's Table 1
 
 
 def test_the_page_of_segmentation_has_the_number_of_runs(tmp_path):
