@@ -56,6 +56,14 @@ def test_eq7_from_the_same_starts_it_is_scikit_learns():
         assert inertia(own, found.mean[label]) == pytest.approx(reference.inertia_, rel=1e-4)
 
 
+def test_kmeans_finds_groups_that_are_far_from_the_origin():
+    """With |x|² = 7e7 in single precision, squared distances are known to about 8; here the groups are 4 apart."""
+    near = torch.cat([torch.zeros(30, 8), torch.full((30, 8), 0.5**0.5)])
+    found = kmeans(near + 3000, torch.zeros(60, dtype=torch.long), 1, 2, generator())
+    assert sorted(found.support[0].tolist()) == [30, 30]
+    assert torch.allclose(found.mean[0].sort(0).values, 3000 + torch.stack([near[0], near[-1]]), rtol=0, atol=0.01)
+
+
 def test_kmeans_finds_groups_and_is_a_function_of_the_generator():
     z, y = blobs(3)
     found = kmeans(z, y, 3, 2, generator(1))

@@ -89,11 +89,14 @@ def lloyd(points: Tensor, exists: Tensor, starts: Tensor) -> Prototypes:
     assignment changes.
     """
     k = starts.shape[1]
-    centres, previous = starts, None
-    is_used = exists.sum(1, keepdim=True) > torch.arange(k)  # [classes, k]: no more centres than points
+    counts = exists.sum(1, keepdim=True)
+    middle = (points.sum(1) / counts.clamp(min=1)).unsqueeze(1)  # around it, squared lengths are small and precise
+    points, centres, previous = points - middle, starts - middle, None
+    is_used = counts > torch.arange(k)  # [classes, k]: no more centres than points
     for _ in range(_ITERATIONS):
-        distances = torch.cdist(points, centres).masked_fill(~is_used.unsqueeze(1), torch.inf)
-        nearest = torch.where(exists, distances.argmin(-1), k)  # k: padding, assigned to no centre
+        lengths = centres.square().sum(-1).masked_fill(~is_used, torch.inf)
+        scores = torch.baddbmm(lengths.unsqueeze(1), points, centres.mT, alpha=-2)  # |x - c|² without |x|²
+        nearest = torch.where(exists, scores.argmin(-1), k)  # k: padding, assigned to no centre
         member = (nearest.unsqueeze(-1) == torch.arange(k)).to(points.dtype)
         support = member.sum(1)
         means = member.transpose(1, 2) @ points / support.clamp(min=1).unsqueeze(-1)
@@ -101,7 +104,7 @@ def lloyd(points: Tensor, exists: Tensor, starts: Tensor) -> Prototypes:
         if previous is not None and torch.equal(nearest, previous):
             break
         previous = nearest
-    return Prototypes(torch.where((support > 0).unsqueeze(-1), centres, 0), support)
+    return Prototypes(torch.where((support > 0).unsqueeze(-1), centres + middle, 0), support)
 
 
 def dbscan(z: Tensor, y: Tensor, classes: int, k: int, eps: float, neighbours: int) -> Prototypes:
