@@ -25,6 +25,7 @@ from protofed.draws import generator
 from protofed.errors import ConfigError, UserError
 from protofed.examples import Examples
 from protofed.experiment import encoder
+from protofed.experiment.config import Config
 from protofed.experiment.encoder import encode_dataset
 from protofed.experiment.sections import DataSection
 from protofed.nets import NETS, make_net, weights
@@ -221,7 +222,7 @@ def test_a_state_dict_of_torchvision_is_an_encoder(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoder": "efficientnet_lite1"}, r'data.encoder: there is no "efficientnet_lite1". Did you mean "efficient'),
+        ({"encoder": "efficientnet_lite1"}, r'There is no encoder "efficientnet_lite1". Did you mean "efficient'),
         ({"encoder": "e.pth"}, "There is no file e.pth to read weights from"),
         ({"encoder": "w.pth"}, "w.pth does not say which net its weights belong to. Set data.encoder_net"),
         ({"encoder": "w.pth", "encoder_net": "resnet17"}, 'net of w.pth: there is no "resnet17". Did you mean "resn'),
@@ -242,7 +243,7 @@ def test_a_state_dict_of_torchvision_is_an_encoder(tmp_path):
         ),
         ({"encoder": "e.onnx"}, "data.encoder: there is no file e.onnx"),
         ({"encoder": "broken.onnx"}, "broken.onnx cannot be read as an ONNX file"),
-        ({"encoder": "broken.onnx", "encoder_net": "mlp"}, "an .onnx file has its own net"),
+        ({"encoder": "broken.onnx", "encoder_net": "mlp"}, "broken.onnx has its own net"),
     ],
 )
 def test_encoders_that_cannot_be_used_are_refused(options, message, tmp_path, monkeypatch):
@@ -362,3 +363,139 @@ def test_a_cell_is_a_share_in_percent_and_a_median():
     ]
     kept = {"milliseconds": [{"encoder": "e", "size": 64, "per_image": [1.0, 9.0, 2.0]}], "probes": rows}
     assert encoder_table.table(kept).splitlines()[2] == "| e | 64 | 2.0 ms" + 3 * " | 75.0 / 25.0" + " |"
+
+
+OWN = '''
+import numpy
+import own_help
+import torch
+from torch import nn
+
+
+class Means(nn.Module):
+    """The means of both halves of an image, shifted."""
+
+    def forward(self, x):
+        return x.flatten(2).unflatten(2, (2, -1)).mean(-1).flatten(1) + own_help.SHIFT
+
+
+class Small(nn.Module):
+    """An untrained encoder of colour images."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop = nn.Conv2d(3, 4, 3), nn.Dropout()
+
+    def forward(self, x):
+        return self.drop(self.conv(x).mean((2, 3)))
+
+
+def means():
+    """A function of inputs, not a module."""
+    return lambda x: Means()(x)
+
+
+def needs_an_argument(width):
+    return Means()
+
+
+def maps():
+    return lambda x: x
+
+
+def compares_images():
+    return lambda x: (x - x.mean(0)).flatten(1)
+
+
+def draws():
+    numpy.random.rand(1)
+    return Means()
+
+
+def breaks():
+    return lambda x: x @ torch.ones(3, 2)
+
+
+def number():
+    return 3
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own_help.py").write_text("SHIFT = 0.0\n")
+    state = np.random.get_state()
+    yield tmp_path
+    np.random.set_state(state)  # an encoder below draws from it
+    sys.modules.pop("own_help", None)
+
+
+def encoded(name: str, data: Dataset | None = None, **options) -> Dataset:
+    """A dataset with the features of an encoder in own.py, named as an experiment file names it."""
+    config = Config.of({"data": {"encoder": f"./own.py:{name}", **options}})
+    return encode_dataset(data or spots(), config.data)
+
+
+def test_an_own_module_or_function_gets_stored_values_or_normalised_ones(own):
+    raw = spots().test.x.float()
+    halves = torch.stack([raw[:, 0, :8].mean((1, 2)), raw[:, 0, 8:].mean((1, 2))], 1)
+    for name in ("Means", "means"):
+        data = encoded(name)
+        torch.testing.assert_close(data.test.x, halves, rtol=1e-5, atol=1e-3)
+        assert data.remark == f"features of {name}"
+        normalised = encoded(name, encoder_mean=[0.5], encoder_std=[0.25]).test.x
+        torch.testing.assert_close(normalised, (halves / 255 - 0.5) / 0.25, rtol=1e-5, atol=1e-4)
+    assert encoded("Means", encoder_size=8).remark == "features of Means at 8x8"
+
+
+def test_an_own_module_is_not_in_training_and_repeats_grey_images(own):
+    first = encoded("Small").train.x
+    for cached in (own / "cache").glob("*.npy"):
+        cached.unlink()
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(5)  # the state of the global generator does not matter
+        assert torch.equal(first, encoded("Small").train.x)
+    colour = replace(spots(3), train=replace(spots(3).train, x=spots().train.x.expand(-1, 3, -1, -1)))
+    torch.testing.assert_close(first, encoded("Small", colour).train.x)
+
+
+def test_features_of_own_code_are_computed_again_if_what_it_imports_changes(own):
+    before = encoded("Means").test.x
+    sys.modules["own_help"].SHIFT = 1.0
+    torch.testing.assert_close(encoded("Means").test.x, before + 1)
+    assert len(list((own / "cache").glob("*.npy"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("needs_an_argument", r"needs_an_argument\" takes \(width\); must be callable without arguments"),
+        ("maps", r"gives features of shape \[2, 1, 16, 16\] for 2 inputs; must be \[2, dim\]"),
+        ("compares_images", "features of an input depend on the other inputs of its batch"),
+        ("draws", "drew from numpy's global generator"),
+        ("breaks", r"does not take inputs of shape \[2, 1, 16, 16\]: RuntimeError"),
+        ("number", "gives a int; must be a torch module or a function of a batch"),
+        ("Mean", r'own.py has no "Mean". Did you mean "Means"'),
+    ],
+)
+def test_own_encoders_that_cannot_be_used_are_refused(own, name, message):
+    with pytest.raises(UserError, match=message):
+        encoded(name)
+    with pytest.raises(UserError, match=r"own\.py:Means has its own net. Leave the key out"):
+        encoded("Means", encoder_net="mlp")
+
+
+def test_a_run_folder_with_an_own_encoder_runs_it_only_where_it_is_known(own, monkeypatch):
+    table = {"run": {"rounds": 1}, "data": {"name": "digits", "clients": 2, "limit": 60, "encoder": "./own.py:Means"}}
+    table |= {"partition": {"name": "iid"}, "net": {"name": "linear"}}
+    protofed.run(table, own / "run")
+    assert list(json.loads((own / "run" / "code.json").read_text())) == ["own.py:Means"]
+    assert 'encoder = "../own.py:Means"' in (own / "run" / "config.toml").read_text()
+    more = {**table, "run": {"rounds": 2}}
+    assert protofed.run(more, own / "run", resume=True).summary["rounds"] == 2
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(own / "another user"))
+    with pytest.raises(UserError, match="You have not run this file at this place before"):
+        Config.load(own / "run" / "config.toml")

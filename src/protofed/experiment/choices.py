@@ -7,6 +7,7 @@ from typing import Any
 
 from protofed.contract import check_method_class
 from protofed.errors import UserError
+from protofed.experiment.encoder_files import ENCODERS, is_file
 from protofed.experiment.options import check, toml_value
 from protofed.experiment.sections import GivenInPython, NetChoice, NetKeys
 from protofed.experiment.stored import GIVEN
@@ -24,6 +25,16 @@ def find_entry(key: str, name: Any, registry: Registry[Any], problems: list[str]
     except UserError as problem:
         problems.append(f"{key}: {problem}")
         return str(name), None
+
+
+def find_encoder(name: str, problems: list[str]) -> str:
+    """The value of `data.encoder`, with an absolute path if it is the name of code; a problem if there is no such."""
+    if not name or is_file(name):
+        return name
+    name, found = find_entry("data.encoder", name, ENCODERS, problems)
+    if found is None and ":" not in name:
+        problems[-1] += " Or give a file: .safetensors, .pth, .pt or .onnx."
+    return name
 
 
 def choose_part(

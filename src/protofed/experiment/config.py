@@ -18,7 +18,7 @@ from protofed.data.partitions import PARTITIONS
 from protofed.data.partitions.base import Partition
 from protofed.data.sources import SOURCES
 from protofed.errors import ConfigError, UserError, did_you_mean
-from protofed.experiment.choices import DEFAULT_NAMES, choose_nets, choose_part, find_entry
+from protofed.experiment.choices import DEFAULT_NAMES, choose_nets, choose_part, find_encoder, find_entry
 from protofed.experiment.options import SHARES_OR_NUMBERS, check, options, toml_value
 from protofed.experiment.own_code import (
     names_outside,
@@ -107,7 +107,9 @@ class Config:
         }
         if (data := sections["data"]) and data.name != GIVEN:
             name, _ = find_entry("data.name", data.name, SOURCES, problems)
-            sections["data"] = replace(data, name=name)
+            sections["data"] = data = replace(data, name=name)
+        if data:
+            sections["data"] = data = replace(data, encoder=find_encoder(data.encoder, problems))
         if run := sections["run"]:
             found = [find_entry("run.watchers", name, WATCHERS, problems)[0] for name in run.watchers]
             sections["run"] = replace(run, watchers=tuple(found))

@@ -26,6 +26,7 @@ from protofed.experiment.options import toml_value
 from protofed.experiment.sections import DataSection
 from protofed.experiment.wording import duration
 from protofed.net import EVALUATION_BATCH
+from protofed.plugins import label
 
 Say = Callable[[str], None]
 """Shows a line of text to the user."""
@@ -54,7 +55,7 @@ def encode_dataset(data: Dataset, section: DataSection, say: Say = lambda text: 
         for array in (part.examples.x, part.examples.index):
             key.update(array.contiguous().numpy().data)
     file = _feature_folder() / f"{data.name}-{key.hexdigest()[:24]}.npy"
-    title = f"features of {Path(section.encoder).name}"
+    title = f"features of {Path(label(section.encoder)).name}"
     if parts[0].side:
         title += f" at {parts[0].side}x{parts[0].side}"
     if not file.exists():

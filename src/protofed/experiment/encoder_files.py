@@ -1,4 +1,4 @@
-"""The frozen encoders that `data.encoder` can name: published weights, the weights of one of our nets, an ONNX file.
+"""The frozen encoders that `data.encoder` can name: published weights, a file with weights or an ONNX graph, own code.
 
 Nothing is unpickled. An encoder says how its inputs are normalised, and makes the function that computes features.
 """
@@ -6,9 +6,7 @@ Nothing is unpickled. An encoder says how its inputs are normalised, and makes t
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,12 +15,16 @@ from torch import Tensor
 
 from protofed.errors import ConfigError, UserError, did_you_mean
 from protofed.examples import Examples
+from protofed.experiment.encoder_constants import given_constants, given_or_raw, with_constants
 from protofed.experiment.options import check, check_name, toml_or_text
+from protofed.experiment.own_encoder import encoder_maker
 from protofed.experiment.sections import DataSection
 from protofed.nets import NETS, Design, make_net, weights
+from protofed.plugins import Registry
 
 Embed = Callable[[Tensor], Tensor]
 """Features [n, dim] of normalised inputs [n, ...]."""
+_FILES = (".safetensors", ".pth", ".pt", ".bin", ".onnx")
 
 
 class Encoder(Protocol):
@@ -41,8 +43,18 @@ class Encoder(Protocol):
         ...
 
 
+def is_file(encoder: str) -> bool:
+    """Whether `data.encoder` is the path of a file with weights or a graph, and not the name of an encoder."""
+    return Path(encoder).suffix in _FILES
+
+
 def open_encoder(section: DataSection, shape: tuple[int, ...]) -> Encoder:
     """The encoder that [data] names. `shape`: of one input of the dataset."""
+    has_weights_only = is_file(section.encoder) or section.encoder in weights.PUBLISHED
+    if section.encoder_net and (section.encoder.endswith(".onnx") or not has_weights_only):
+        raise UserError(
+            f'data.encoder_net: got "{section.encoder_net}", but {section.encoder} has its own net. Leave the key out.'
+        )
     if section.encoder.endswith(".onnx"):
         return OnnxEncoder(section)
     if section.encoder_output:
@@ -50,12 +62,9 @@ def open_encoder(section: DataSection, shape: tuple[int, ...]) -> Encoder:
             f'data.encoder_output: got "{section.encoder_output}", but {section.encoder} is not an .onnx file. '
             "Leave the key out."
         )
-    if section.encoder not in weights.PUBLISHED and not Path(section.encoder).suffix:
-        raise UserError(
-            f'data.encoder: there is no "{section.encoder}". {did_you_mean(section.encoder, weights.PUBLISHED)} '
-            "Or give a file: .safetensors, .pth, .pt or .onnx."
-        )
-    return NetEncoder(section, shape)
+    if is_file(section.encoder):
+        return NetEncoder(section, shape)
+    return ENCODERS.find(section.encoder, "encoder")[1](section, shape)
 
 
 class NetEncoder:
@@ -117,10 +126,6 @@ class OnnxEncoder:
             raise UserError(
                 f"data.encoder: {section.encoder} needs the package onnxruntime. Run pip install 'protofed[onnx]'."
             ) from None
-        if section.encoder_net:
-            raise UserError(
-                f'data.encoder_net: got "{section.encoder_net}", but an .onnx file has its own net. Leave the key out.'
-            )
         path = Path(section.encoder).expanduser()
         if not path.is_file():
             raise UserError(f"data.encoder: there is no file {path}.")
@@ -147,13 +152,11 @@ class OnnxEncoder:
         if len(sides) == 4:
             self.channels = sides[3 if self.channels_last else 1]
             self.side = sides[2]
-        self.constants = given_constants(section)
+        self.section = section
 
     def normalised(self, examples: Examples) -> Examples:
         """Without constants the graph gets raw inputs, as those of `protofed export` expect them."""
-        if self.constants is None:
-            return replace(examples, scale=1.0, mean=0.0, std=1.0, fill=None)
-        return with_constants(examples, self.constants, self.title)
+        return given_or_raw(examples, self.section)
 
     def embedder(self, shape: tuple[int, ...], classes: int) -> tuple[Embed, bytes]:
         def embed(x: Tensor) -> Tensor:
@@ -172,41 +175,6 @@ class OnnxEncoder:
                 f"data.encoder: {self.title} does not take inputs of shape {list(x.shape)}: {reason}"
             ) from problem
         return torch.from_numpy(out).float().flatten(1)
-
-
-def given_constants(section: DataSection) -> Examples | None:
-    """The constants of `data.encoder_mean` and `data.encoder_std`, for values from 0 to 1; None if they are not set."""
-    mean, std = section.encoder_mean, section.encoder_std
-    if not mean and not std:
-        return None
-    problems = []
-    if len(mean) != len(std) or len(mean) not in (1, 3):
-        problems.append(
-            f"data.encoder_mean, data.encoder_std: got {len(mean)} and {len(std)} numbers; must be one each, or three "
-            "for the channels of colour images."
-        )
-    if not all(math.isfinite(value) and value > 0 for value in std):
-        problems.append(f"data.encoder_std: got {list(std)}; must be above 0.")
-    if problems:
-        raise ConfigError(problems)
-    constants: dict[str, Any] = {"mean": mean, "std": std} if len(mean) == 3 else {"mean": mean[0], "std": std[0]}
-    return Examples.empty((len(mean), 0, 0), scale=255.0, **constants)
-
-
-def with_constants(examples: Examples, constants: Examples, title: str, key: str = "data.encoder") -> Examples:
-    """The examples with the constants of an encoder, which `key` names. Both must be in the same units.
-
-    Images of any scale are in the same units if their values are from 0 to 1 after they are divided by the scale.
-    """
-    if examples.scale == constants.scale:
-        return examples.normalised_like(constants)
-    low, high = (float(value) / examples.scale for value in torch.aminmax(examples.x)) if len(examples.x) else (0, 0)
-    if constants.scale == 1 or not 0 <= low <= high <= 1:
-        raise UserError(
-            f"{key}: the constants of {title} do not fit the values of the images, from {low:g} to {high:g}. "
-            "Give bytes, or numbers from 0 to 1, and set data.encoder_mean and data.encoder_std for values from 0 to 1."
-        )
-    return replace(examples.normalised_like(constants), scale=examples.scale)
 
 
 def _options_of(text: str) -> dict[str, Any]:
@@ -230,3 +198,9 @@ def _net_design(table: dict[str, Any], owner: str) -> tuple[str, Design]:
     if design is None:
         raise ConfigError(problems)
     return name, design
+
+
+ENCODERS: Registry[Callable[[DataSection, tuple[int, ...]], Encoder]] = Registry(
+    "encoders", encoder_maker, dict.fromkeys(weights.PUBLISHED, NetEncoder)
+)
+"""The encoders that can be named, each as a function of [data] and the shape of an input that opens it."""

@@ -9,7 +9,7 @@ from typing import Any
 from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import Config
-from protofed.experiment.encoder_files import with_constants
+from protofed.experiment.encoder_constants import with_constants
 from protofed.experiment.stored import GIVEN
 from protofed.net import Net
 from protofed.nets import make_net

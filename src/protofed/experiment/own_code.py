@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofed.data.partitions import PARTITIONS
 from protofed.data.sources import SOURCES
+from protofed.experiment.encoder_files import ENCODERS, is_file
 from protofed.experiment.folder import read_json, write_atomically
 from protofed.experiment.trackers import WATCHERS
 from protofed.methods import METHODS
@@ -33,8 +34,11 @@ def change_names(table: Mapping[str, Any], change: Change) -> dict[str, Any]:
             return [change_names(part, change) if isinstance(part, Mapping) else part for part in value]
         if isinstance(value, list) and section == "net":
             return [changed(section, part) for part in value]
-        if isinstance(value, Mapping) and "name" in value and section in _NAMED:
-            return {**value, "name": change(_NAMED[section], value["name"])}
+        if isinstance(value, Mapping) and section in _NAMED:
+            named = {"name": change(_NAMED[section], value["name"])} if "name" in value else {}
+            if section == "data" and (encoder := value.get("encoder")) and not is_file(encoder):
+                named["encoder"] = change(ENCODERS, encoder)
+            return {**value, **named}
         if isinstance(value, Mapping) and section == "run" and isinstance(value.get("watchers"), list | tuple):
             return {**value, "watchers": [change(WATCHERS, name) for name in value["watchers"]]}
         return value
@@ -97,6 +101,8 @@ def code_of(config: Config) -> dict[str, Any]:
         *((net.name, type(net.design)) for net in config.nets),
         *((name, WATCHERS.find(name)[1]) for name in config.run.watchers),
     ]
+    if config.data.encoder and not is_file(config.data.encoder):
+        entries.append((config.data.encoder, ENCODERS.find(config.data.encoder)[1]))
     if config.data.name not in ("given", *SOURCES.keys()):
         entries.append((config.data.name, SOURCES.find(config.data.name)[1]))
     origins = {name_without_folder(name): origin_of(entry) for name, entry in entries}

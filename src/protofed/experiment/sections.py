@@ -108,7 +108,7 @@ class DataSection:
     limit: Annotated[int, Ge(0)] = 0
     """number of training examples to use, drawn at random with run.seed; 0: all"""
     encoder: str = ""
-    """frozen encoder that turns inputs into features, once: efficientnet_lite0, or a file; "": none (docs/nets.md)"""
+    """frozen encoder of the inputs: efficientnet_lite0, a file, or "./mine.py:name"; "": none (docs/nets.md)"""
     encoder_net: str = ""
     """net whose weights the file has, with its options ("resnet18 stem=imagenet"); "": the file says it"""
     encoder_size: Annotated[int, Ge(0)] = 0
