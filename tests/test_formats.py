@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import protofed
 from protofed.data.formats import PUBLISHED_FORMATS
 from protofed.data.formats.published import ConvertOptions, write_converted
 from protofed.data.formats.safe_pickle import read_plain_pickle
@@ -22,6 +23,7 @@ from protofed.data.hugging_face import channels_first
 from protofed.data.npz_files import Stream, read_npz, write_npz
 from protofed.data.sources import SOURCES
 from protofed.errors import UserError
+from protofed.experiment.config import Config
 from test_cli import protofed as command  # noqa: F401
 
 DRAW = np.random.RandomState(0)
@@ -401,6 +403,15 @@ def test_celeba_from_the_original_lists(tmp_path):
     assert found["y"].tolist() == [1, 0, 1, 0, 1, 0, 1, 0, 1, 0]
     assert found["classes"].tolist() == ["not Smiling", "Smiling"]
     assert SOURCES["npz"](str(tmp_path / "out" / "celeba.npz")).groups == ("17", "2880")
+
+
+def test_the_recipe_for_celeba_runs_on_converted_files(tmp_path):
+    convert("celeba", celeba_lists(tmp_path / "celeba"), side=84)
+    few = ["run.rounds=1", "run.eval_last=1", "run.sample=2", "train.epochs=1"]
+    recipe = Path(__file__).parents[1] / "recipes" / "protomargin-celeba.toml"
+    result = protofed.run(Config.load(recipe, [f"data.root={tmp_path / 'out' / 'celeba.npz'}", *few]))
+    assert result.summary["clients"] == len(result.clients) == 2
+    assert all(0 <= client["accuracy_head"] <= 1 for client in result.clients)
 
 
 def test_celeba_from_leaf(tmp_path):
