@@ -411,7 +411,6 @@ def test_the_recipe_for_celeba_runs_on_converted_files(tmp_path):
     recipe = Path(__file__).parents[1] / "recipes" / "protomargin-celeba.toml"
     result = protofed.run(Config.load(recipe, [f"data.root={tmp_path / 'out' / 'celeba.npz'}", *few]))
     assert result.summary["clients"] == len(result.clients) == 2
-    assert all(0 <= client["accuracy_head"] <= 1 for client in result.clients)
 
 
 def test_celeba_from_leaf(tmp_path):
