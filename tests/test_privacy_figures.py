@@ -61,6 +61,8 @@ def test_the_measured_leaks_are_on_the_page_and_what_it_says_of_them_holds():
     assert prototypes["1"]["membership"] > 0.99
     assert prototypes["2"]["membership"] > 0.85
     assert all(abs(prototypes[size]["membership"] - 0.5) < 0.03 for size in ("20", "100"))
+    own = [prototypes[size]["membership, client's encoder"] for size in ("5", "20", "100")]
+    assert own[0] > 0.9 > own[1] > 0.65 > own[2] > 0.5
     gradients = figures["gradients"]
     assert gradients["1"]["matched"] > 30
     assert gradients["8"]["best"] > 20
