@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import protofed
+from protofed.data.sources import SOURCES
 from protofed.errors import UserError
 from protofed.experiment.unknown import UnknownRule
 from protofed.messages import flatten
@@ -71,6 +72,30 @@ def test_joining_from_the_file_gives_the_model_that_the_run_folder_gives(run, fi
 @pytest.mark.parametrize(
     "method", ["fedavg", "fedper", "fednh", "fpl", "mpfedcl", "protomargin", "fedtgp", "local", "creff"]
 )
+@pytest.mark.parametrize("privacy", [{}, {"noise": 1.0, "encoder": "frozen"}])
+def test_a_newcomer_has_the_initial_weights_and_the_privacy_of_the_run_from_all_sources(privacy, tmp_path):
+    small = {"data": {"clients": 3, "limit": 90}, "partition": {"name": "iid"}}
+    before = protofed.run({**small, "run": {"rounds": 2}, "method": {"name": "fedavg"}})
+    write_model(before.state.model(0), tmp_path / "w.safetensors")
+    table = {**small, "run": {"rounds": 1}, "net": {"weights": str(tmp_path / "w.safetensors")}, "privacy": privacy}
+    result = protofed.run({**table, "method": {"name": "fedproto"}}, tmp_path / "run")
+    write_invitation(Invitation.of(result), tmp_path / "i.safetensors")
+    digits = SOURCES["digits"]("").train
+    data = digits.x[:40].numpy(), digits.y[:40].numpy()
+    newcomers = [join(result, data, epochs=1), join(tmp_path / "run", data, epochs=1)]
+    (tmp_path / "w.safetensors").unlink()  # the file has all that a newcomer needs
+    newcomers.append(join(tmp_path / "i.safetensors", data, epochs=1))
+    for other in newcomers[1:]:
+        assert other.figures() == newcomers[0].figures()
+        for name, value in newcomers[0].model.params.items():
+            assert torch.equal(value, other.model.params[name])
+    if privacy:
+        body = result.state.kept[0].params["body.fc1.weight"]
+        assert torch.equal(newcomers[0].model.params["body.fc1.weight"], body)
+    with pytest.raises(UserError, match=r"There is no file .*w\.safetensors"):
+        join(tmp_path / "run", data, epochs=1)
+
+
 def test_every_kind_of_message_goes_through_the_file(method, tmp_path):
     federation = protofed.Federation([points(40, "a", "b"), points(40, "b", "a", seed=2)])
     result = federation.run({"run": {"rounds": 1}, "method": {"name": method}})

@@ -92,6 +92,18 @@ def test_the_servers_model_is_the_default_where_there_is_one(run, digits, comman
     assert run.state.default_client() == 0
 
 
+def test_the_servers_model_needs_a_client_if_each_normalises_by_its_own_statistics(tmp_path):
+    draw, y, site = np.random.RandomState(0), np.arange(80) % 2, np.repeat(["near", "far"], 40)
+    x = (draw.normal(size=(80, 4)) + 3 * y[:, None]) * np.where(site == "near", 1.0, 100.0)[:, None]
+    np.savez(tmp_path / "own.npz", x=x, y=y, client=site)
+    data = {"name": "npz", "root": str(tmp_path / "own.npz"), "normalise": "client"}
+    table = {"run": {"rounds": 2}, "data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg"}}
+    result = protofed.run(table)
+    with pytest.raises(UserError, match=r"by its own statistics, so new inputs belong to one of them\. Name it"):
+        result.predict(x[40:])
+    assert len(result.predict(x[40:], client="far")) == 40
+
+
 def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa: F811
     np.save(tmp_path / "x.npy", digits.test.x[:9].numpy())
     folder = str(run.folder)

@@ -64,6 +64,18 @@ def test_kmeans_finds_groups_that_are_far_from_the_origin():
     assert torch.allclose(found.mean[0].sort(0).values, 3000 + torch.stack([near[0], near[-1]]), rtol=0, atol=0.01)
 
 
+def test_of_several_tries_the_best_is_kept_also_far_from_the_origin():
+    centres = 0.3 * torch.randn(4, 50, generator=generator(1))
+    near = centres[torch.arange(80) % 4] + 0.02 * torch.randn(80, 50, generator=generator(2))
+    z, y = near + 1000, torch.zeros(80, dtype=torch.long)
+    for seed in range(5):
+        single, tries = generator(seed), [0.0] * 5
+        for number in range(5):
+            tries[number] = inertia(z, kmeans(z, y, 1, 4, single, "random").mean[0])
+        kept = inertia(z, kmeans(z, y, 1, 4, generator(seed), "random", 5).mean[0])
+        assert kept <= 1.01 * min(tries)
+
+
 def test_kmeans_finds_groups_and_is_a_function_of_the_generator():
     z, y = blobs(3)
     found = kmeans(z, y, 3, 2, generator(1))

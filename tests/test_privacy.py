@@ -104,6 +104,19 @@ def test_the_closed_form_by_hand():
     assert total_epsilon(RoundCost(0.0, 3, 0.1, 0.0), 1, PrivacySection()) == math.inf
 
 
+def test_dittos_shared_model_does_not_depend_on_the_personal_one():
+    """Each part of the gradient is clipped by itself, as without noise; only the shared part is sent."""
+    privacy = {"encoder": "dp-sgd", "step_noise": 0.1, "examples": 20}
+    shared = []
+    for pull in (0.0, 20.0):
+        table = {"run": {"rounds": 1}, "data": {"clients": 3, "limit": 120}, "partition": {"name": "iid"}}
+        table |= {"train": {"clip": 0.5, "lr": 0.1}}
+        result = protofed.run({**table, "method": {"name": "ditto", "pull": pull}, "privacy": privacy})
+        shared.append(result.state.server.params)
+    for name, value in shared[0].items():
+        assert torch.allclose(value, shared[1][name], rtol=0, atol=1e-5), name
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.floats(0.01, 20), st.floats(1e-9, 0.1))
 def test_epsilon_and_delta_are_inverse(mu, delta):
@@ -186,7 +199,7 @@ def test_no_example_moves_a_sum_of_gradients_by_more_than_the_bound(seed, clip, 
     keys = torch.arange(3)
 
     def sums(n):
-        return clipped_gradient_sums(method, client, params, params, (x[:n], y[:n], keys[:n]), None, (), clip)[0]
+        return clipped_gradient_sums(method, client, params, [params], (x[:n], y[:n], keys[:n]), None, (), clip)[0]
 
     fewer, more = sums(2), sums(3)
     distance = sum(float((more[name] - fewer[name]).square().sum()) for name in more) ** 0.5
@@ -257,7 +270,7 @@ def test_the_gradient_of_each_example_is_clipped_by_hand():
     client, method = members.client(0, 0, 0), METHODS["fedavg"]()
     params = client.fresh_params()
     x, y = client.data.take(torch.tensor([1]))
-    sums, _ = clipped_gradient_sums(method, client, params, params, (x, y, torch.tensor([0])), None, (), 0.1)
+    sums, _ = clipped_gradient_sums(method, client, params, [params], (x, y, torch.tensor([0])), None, (), 0.1)
     live = {name: value.clone().requires_grad_() for name, value in params.items()}
     torch.nn.functional.cross_entropy(client.net(live, x)[1], y).backward()
     norm = sum(float(value.grad.square().sum()) for value in live.values()) ** 0.5
@@ -309,6 +322,8 @@ def test_the_key_of_augmentations_is_as_secret_as_the_noise(monkeypatch):
         ({"privacy": {"encoder": "dp-sgd"}}, "privacy.step_noise: got 0"),
         ({"privacy": {**DP_SGD, "noise": 0.0}}, "privacy.noise: got 0, but the method uploads prototypes"),
         ({"privacy": {**DP_SGD, "examples": 0}}, "privacy.examples: missing"),
+        ({"privacy": DP_SGD, "train": {"precision": "bfloat16"}}, 'train.precision: got "bfloat16", but'),
+        ({"privacy": DP_SGD, "train": {"drop_last": True}}, "train.drop_last: cannot be used with"),
         ({"privacy": {**DP_SGD, "examples": 3}}, "must be train.batch"),
         ({"privacy": {**FROZEN, "step_noise": 1.0}}, 'applies to privacy.encoder = "dp-sgd" only'),
         ({"privacy": FROZEN, "method": {"outputs": "own"}}, "depends on which classes a client has"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+import protofed
 from protofed.core import Batch
 from protofed.experiment.bounds.monitor import BoundsMonitor
 from protofed.methods.fedproto import FedProto
@@ -102,6 +104,30 @@ def test_the_state_survives_a_checkpoint(tmp_path):
     protofed.run(table, tmp_path / "run")
     loaded = protofed.Result.load(tmp_path / "run")
     assert [float(kept.pull["pull"]) for kept in loaded.state.kept.values()] == pytest.approx([0.3] * 3)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "corollary"])
+def test_a_client_that_joins_a_finished_run_has_the_complete_pull(schedule):
+    x, y = np.random.RandomState(0).normal(size=(40, 4)), np.arange(40) % 2
+    joined = {}
+    for name in ("constant", schedule):
+        method = {"name": "fedproto", "pull": 2.0, "pull_schedule": name}
+        result = protofed.run(
+            {"run": {"rounds": 2}, "method": method}, federation=protofed.Federation([(x, y), (x, y)])
+        )
+        joined[name] = protofed.join(result, (x, y), epochs=2)
+        assert joined[name].downloaded == 2 * 50
+    names = joined["constant"].model.params
+    # the prototypes differ, because a run with a schedule has another λ; the newcomer's pull must not be 0
+    alone = protofed.join(
+        protofed.run(
+            {"run": {"rounds": 2}, "method": {"name": "fedproto", "pull": 0.0}},
+            federation=protofed.Federation([(x, y), (x, y)]),
+        ),
+        (x, y),
+        epochs=2,
+    )
+    assert any(not torch.equal(joined[schedule].model.params[name], alone.model.params[name]) for name in names)
 
 
 def test_a_schedule_changes_the_run():

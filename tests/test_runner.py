@@ -287,6 +287,8 @@ def test_nan_upload_is_rejected_and_the_rest_goes_on():
 
     runner = played(config(Broken()), federation())
     assert [row["rejected"] for row in runner.rounds] == [{"1": "prototypes/mean is not finite"}] * 3
+    honest = played(config("fedproto", rounds=3), federation())
+    assert [row["up_params"] for row in runner.rounds] == [row["up_params"] for row in honest.rounds]  # it was sent
     assert torch.isfinite(runner.server.prototypes.mean).all()
 
 

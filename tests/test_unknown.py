@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,11 @@ import torch
 
 import protofed
 from protofed.errors import UserError
+from protofed.experiment.folder import Folder
 from protofed.experiment.sections import EvalSection
+from protofed.experiment.stored import read_settings, summary_so_far
 from protofed.experiment.unknown import RULES, UnknownRule, calibrate, fitted_rule, halves, limit_for, separation
+from protofed.methods.fedproto import FedProto
 from test_cli import protofed as command  # noqa: F401
 
 TOP = Path(__file__).parents[1]
@@ -153,6 +156,36 @@ def test_a_client_without_training_examples_marks_nothing(rule):
     data = (draw.normal(size=(20, 4)), np.arange(20) % 2)
     own = protofed.Federation([data, data, (np.zeros((0, 4)), np.zeros(0, int))], test=[data, data, data])
     assert set(own.run({"run": {"rounds": 1}, "eval": {"unknown": rule}}).unknown) == {"0", "1"}
+
+
+@dataclass(frozen=True)
+class WithoutHead(FedProto):
+    """FedProto that predicts by prototype alone."""
+
+    def predict(self, net, params, x, down, kept):
+        return {way: scores for way, scores in super().predict(net, params, x, down, kept).items() if way != "head"}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_method_without_a_head_has_only_the_rule_by_prototype(rule):
+    table = {**TABLE, "method": {"name": WithoutHead}, "eval": {"unknown": rule}}
+    result = protofed.run(table)
+    assert result.summary["accuracy"]["head"] is None
+    assert result.summary["accuracy"]["prototype"]["mean"] > 0.3
+    assert bool(result.unknown) == (rule == "prototype")
+
+
+def test_a_run_that_was_stopped_shows_accuracies_of_a_method_without_a_head(tmp_path):
+    class Stop(protofed.Watcher):
+        def round(self, row):
+            if row["round"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        protofed.run({**TABLE, "method": {"name": WithoutHead}}, tmp_path / "run", watchers=[Stop()])
+    rounds = Folder(tmp_path / "run").rounds()
+    summary = summary_so_far(read_settings(tmp_path / "run" / "config.toml"), Folder(tmp_path / "run"), rounds)
+    assert summary["accuracy"]["prototype"]["mean"] == rounds[-1]["accuracy_prototype"] > 0.3
 
 
 def test_the_servers_model_marks_nothing():

@@ -18,6 +18,8 @@ from protofed.examples import Augmentation
 from protofed.net import selected
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from protofed.params import Params
 
 
@@ -166,6 +168,13 @@ _CACHED = 1 << 16
 """The number of values of a tensor that fit into a processor's cache together with their gradient and velocity."""
 
 
+def separate_parts(tensors: Params, prefixes: Sequence[str]) -> list[Params]:
+    """The tensors whose names begin with each of these prefixes, and the rest; without parts that would be empty."""
+    parts = [selected(tensors, prefix) for prefix in prefixes]
+    rest = {name: value for name, value in tensors.items() if not any(name in part for part in parts)}
+    return [part for part in (*parts, rest) if part]
+
+
 class Optimiser(NamedTuple):
     """A pure optimiser of one client: (parameters, gradients, state) -> (parameters, state)."""
 
@@ -235,10 +244,8 @@ class Optimiser(NamedTuple):
 
     def _clip(self, grads: Params) -> Params:
         """The gradients, each part of `clipped_separately` and the rest scaled down to a norm of at most `clip`."""
-        parts = [selected(grads, part) for part in self.clipped_separately]
-        rest = {name: grad for name, grad in grads.items() if not any(name in part for part in parts)}
         clipped = dict(grads)
-        for part in filter(None, (*parts, rest)):
+        for part in separate_parts(grads, self.clipped_separately):
             norm = torch.stack([grad.square().sum() for grad in part.values()]).sum().sqrt()
             factor = (self.training.clip / (norm + 1e-6)).clamp(max=1)
             clipped |= {name: grad * factor for name, grad in part.items()}

@@ -11,7 +11,7 @@ from protofed.examples import Examples
 from protofed.experiment.config import Config
 from protofed.experiment.encoder_constants import with_constants
 from protofed.experiment.stored import GIVEN
-from protofed.net import Net
+from protofed.net import Net, Params
 from protofed.nets import make_net
 from protofed.nets.own import own_nets
 from protofed.nets.weights import input_format, read_weights, read_weights_and_metadata, with_our_names
@@ -85,6 +85,13 @@ def load_net_weights(config: Config, nets: tuple[Net, ...]) -> tuple[tuple[Net, 
                 rest += "; it was trained with batch norm, the statistics of which this net has no place for"
             notes.append(f"net {net.name}: {len(taken)} of {len(net.shapes)} tensors from {file}{rest}")
     return tuple(loaded[key] for key in zip(nets, files, strict=True)), tuple(notes)
+
+
+def initial_layers(config: Config, client: int, clients: int) -> Params:
+    """The tensors in the file that the net of a client starts from; {} if there is none."""
+    counts = counts_by_share([choice.share for choice in config.nets], clients)
+    files = [choice.weights for choice, count in zip(config.nets, counts, strict=True) for _ in range(count)]
+    return with_our_names(read_weights(files[client])) if files[client] else {}
 
 
 def constants_of_weights(config: Config, examples: Examples) -> Examples:

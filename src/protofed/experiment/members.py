@@ -171,6 +171,15 @@ class Members:
     def __len__(self) -> int:
         return len(self.nets)
 
+    def require_same_inputs(self) -> None:
+        """Raise an error if clients normalise inputs by their own statistics: new inputs then belong to one of them."""
+        differ = any(part.input != self.train[0].input for part in self.train)
+        if differ or any(recipe != self.recipes[0] for recipe in self.recipes):
+            raise UserError(
+                "Every client of this run normalises its inputs by its own statistics, so new inputs belong to one "
+                "of them. Name it: --client NAME (in Python: client=...)."
+            )
+
     def client_name(self, number: int) -> str:
         """The name of a client; "client" and its number if it has no name."""
         return self.names[number] if self.names else f"client {number}"

@@ -226,7 +226,9 @@ class Result:
 
     def predictor(self, client: int | str | None = None) -> Model:
         """The model of a client, by default of `State.default_client`, with what was measured after the last round."""
-        model = self.state.model(self.state.default_client() if client is None else client)
+        if client is None and (client := self.state.default_client()) is None:
+            self.state.members.require_same_inputs()
+        model = self.state.model(client)
         stored = self.unknown.get(str(model.client))
         rule = UnknownRule.from_json(stored, len(model.labels)) if stored else None
         row = next((row for row in self.clients if row["client"] == model.client), {})

@@ -64,11 +64,6 @@ def _require_tests_of_last_rounds(config: Config, folder: Path, rows: Sequence[R
         )
 
 
-def was_tested(row: RoundRow) -> bool:
-    """Whether a row has an accuracy."""
-    return any(value is not None for key, value in row.items() if key.startswith("accuracy_"))
-
-
 def _require_personal_scores(
     config: Config, folder: Path, rows: Sequence[RoundRow], examined: Callable[[int], Collection[int]]
 ) -> None:

@@ -33,12 +33,13 @@ from protofed.experiment.results import (
     mean_terms,
     validation_columns,
 )
-from protofed.experiment.resumed_rows import as_if_uninterrupted, require_continuable, was_tested
+from protofed.experiment.resumed_rows import as_if_uninterrupted, require_continuable
 from protofed.experiment.roster import clients_to_test, draw_roster
 from protofed.experiment.safeguards import Safeguards, attack_summary
 from protofed.experiment.sections import is_due
 from protofed.experiment.server_model import server_columns, server_predictor
 from protofed.experiment.stop_request import was_asked_to_stop
+from protofed.experiment.stored import was_tested
 from protofed.experiment.trackers import WATCHERS
 from protofed.experiment.watchers import Watcher, pass_warning, progress_reporter
 from protofed.messages import share_equal_messages
@@ -223,7 +224,7 @@ class Runner:
         row |= self._columns_of_test(number)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
-        row |= cost_columns(self.safeguards.secure.sent_messages(usable), downs.values())
+        row |= cost_columns(self.safeguards.secure.sent_messages(reports), downs.values())
         row |= roster.columns_of_slow_clients() if self.config.system.slow else {}
         row |= self.safeguards.columns(self.evaluations)
         row["clients"] = roster.clients

@@ -150,10 +150,14 @@ def has_diverged(summary: Mapping[str, Any]) -> bool:
     return any(value is None or not math.isfinite(value) for value in (summary.get("loss") or {}).values())
 
 
+def was_tested(row: Mapping[str, Any]) -> bool:
+    """Whether a row of rounds.jsonl has an accuracy."""
+    return any(value is not None for key, value in row.items() if key.startswith("accuracy_"))
+
+
 def summary_so_far(settings: Mapping[str, Any], files: Folder, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What result.json would say after the rounds so far, with the figures of the last round that was tested."""
-    is_tested = (row for row in reversed(rounds) if row.get("accuracy_head", row.get("accuracy_prototype")) is not None)
-    tested: Mapping[str, Any] = next(is_tested, {})
+    tested: Mapping[str, Any] = next(filter(was_tested, reversed(rounds)), {})
     partition = files.partition() or {}
 
     def accuracy(way: str) -> dict[str, float] | None:

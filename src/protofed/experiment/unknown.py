@@ -178,9 +178,11 @@ def calibrate_on(
 ) -> Calibration | None:
     """The rule with a limit from the `held_out` examples, measured on others, of the client's classes and of others.
 
-    None if there are no examples for the limit, if the client has no class, or if every pixel has a label.
+    None if there are no examples for the limit, if the client has no class, if every pixel has a label, or if the rule
+    needs the scores of a head and the model has none.
     """
-    if model.net.grid or not rule.classes.any():
+    needs_head = rule.rule != "prototype"
+    if model.net.grid or not rule.classes.any() or (needs_head and "head" not in model.ways()):
         return None
     by_held_out = _scores(model, rule, [held_out])
     limit = limit_for(by_held_out, false_alarms)

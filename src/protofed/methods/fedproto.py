@@ -109,7 +109,8 @@ class FedProto(Method[BankWithHolders, Bank, Bank, KeptWithClasses]):
             _check_head_bias(client.net)
         counts = client.data.class_counts(client.net.classes)
         params = client.fresh_params(same=self.initial_weights == "same")
-        return KeptWithClasses(params, (counts > 0).float(), first_pull(self.pull_schedule))
+        pull = first_pull(self.pull_schedule, self.pull, client.round)
+        return KeptWithClasses(params, (counts > 0).float(), pull)
 
     def receive(self, kept: KeptWithClasses, down: Bank) -> Params:
         return kept.params

@@ -7,7 +7,7 @@ and what the newcomer's net must have. As a file it is safetensors with JSON met
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save
@@ -19,7 +19,7 @@ from protofed.errors import UserError
 from protofed.examples import Examples
 from protofed.experiment.config import Config
 from protofed.experiment.folder import must_be_new, write_atomically
-from protofed.experiment.member_nets import build_nets
+from protofed.experiment.member_nets import build_nets, initial_layers
 from protofed.experiment.sections import TABLE
 from protofed.experiment.stored import GIVEN
 from protofed.messages import flatten, unflatten
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from protofed.core import AnyMethod, Net
+    from protofed.core import AnyMethod, Net, Params
     from protofed.experiment.members import Members
     from protofed.experiment.results import Result
 
 _INVITATION = "invitation"
 """The name of the metadata that a file with an invitation has."""
+_LAYERS = "initial layers/"
+"""What the names of the tensors begin with that the net of the run started from."""
 _TABLE_KEYS = ("target", "test", "drop", "categories", "missing", "scaling")
 """What an invitation says about tables. Files of earlier versions have no test."""
 
@@ -58,6 +60,7 @@ class Invitation:
     table: TableOptions | None = None  # of tables: what the run says about them
     steps: tuple[ColumnRecipe, ...] = ()  # of tables: the columns that are scaled in the same way for all clients
     members: Members | None = None  # the clients of the run, if it is at hand
+    layers: Params = field(default_factory=dict)  # in a file: the tensors that the net of the run started from
 
     @classmethod
     def of(cls, result: Result) -> Invitation:
@@ -102,6 +105,14 @@ class Invitation:
                 "The run's nets were given in Python, for other inputs or classes. Give the newcomer a net."
             )
         return build_nets(self.config, [shape], len(self.labels))[0]
+
+    def initial_layers(self, client: int | None) -> Params:
+        """The tensors that the net of `client`, or of the first client, starts from (net.weights); {}: none."""
+        if self.layers or self.config.nets[0].name == GIVEN:
+            return self.layers
+        if self.members and self.members.nets[client or 0].initial_params:
+            return self.members.nets[client or 0].initial_params
+        return initial_layers(self.config, client or 0, len(self.members) if self.members else 1)
 
     def check_net(self, net: Net) -> None:
         """Raise an error if the newcomer's net does not fit those of the run."""
@@ -148,6 +159,7 @@ def write_invitation(invitation: Invitation, path: Path) -> None:
         "net": experiment["net"],
         "run": {key: experiment["run"][key] for key in ("seed", "rounds")},
         "eval": {key: experiment["eval"][key] for key in ("unknown", "false_alarms")},
+        "privacy": experiment["privacy"],
         "labels": list(invitation.labels),
         "clients": invitation.clients,
         "dim": invitation.dim,
@@ -159,6 +171,8 @@ def write_invitation(invitation: Invitation, path: Path) -> None:
         "steps": [vars(step) for step in invitation.steps],
     }
     tensors = {name: value.clone() for name, value in flatten(invitation.message).items()}
+    layers = invitation.initial_layers(None)
+    tensors |= {f"{_LAYERS}{name}": value.clone() for name, value in layers.items()}
     content = save(tensors, {_INVITATION: json.dumps(about), "protofed": __version__})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, with_sorted_metadata(content))
@@ -177,7 +191,9 @@ def read_invitation(path: Path) -> Invitation:
 def _invitation_from(about: Mapping[str, Any], flat: dict[str, Tensor], path: Path) -> Invitation:
     """The invitation from the metadata and the tensors of its file."""
     sections = {key: about[key] for key in ("run", "method", "train", "net")}
-    config = Config.of({**sections, "eval": about.get("eval", {})}, named_by=path)  # earlier versions had no rule
+    later = {key: about.get(key, {}) for key in ("eval", "privacy")}  # files of earlier versions lack them
+    config = Config.of({**sections, **later}, named_by=path)
+    layers = {name.removeprefix(_LAYERS): flat.pop(name) for name in list(flat) if name.startswith(_LAYERS)}
     table = about["table"] and {
         key: tuple(value) if isinstance(value, list) else value for key, value in about["table"].items()
     }
@@ -192,4 +208,5 @@ def _invitation_from(about: Mapping[str, Any], flat: dict[str, Tensor], path: Pa
         about["own_statistics"],
         TableOptions(**table) if table else None,
         tuple(ColumnRecipe(**{**step, "values": tuple(step["values"])}) for step in about["steps"]),
+        layers=layers,
     )

@@ -168,6 +168,7 @@ def join(
         wanted = "a mask for every image" if examples.mask is None else "one label per input"
         raise UserError(f"The nets of the run need {wanted}. Give the newcomer's labels in this form.")
     client_net = _make_net(net, default, examples, len(labels))
+    layers = layers or (invitation.initial_layers(newcomer.like) if net is None else {})
     client_net = client_net.starting_from(layers) if layers else client_net
     invitation.check_net(client_net)
     seed = config.run.seed if seed is None else seed

@@ -78,7 +78,8 @@ def random_points(points: Tensor, exists: Tensor, k: int, generator: torch.Gener
 
 def _squared_distances(points: Tensor, exists: Tensor, centres: Prototypes) -> Tensor:
     """Per class [classes], the sum over its points of the squared distance to the nearest centre."""
-    distances = torch.cdist(points, centres.mean).masked_fill(centres.support.unsqueeze(1) == 0, torch.inf)
+    exact = torch.cdist(points, centres.mean, compute_mode="donot_use_mm_for_euclid_dist")  # also far from the origin
+    distances = exact.masked_fill(centres.support.unsqueeze(1) == 0, torch.inf)
     return torch.where(exists, distances.amin(-1).square(), 0).sum(1)
 
 

@@ -21,12 +21,13 @@ COROLLARY_SHARE = 0.5
 """The share of its limit that `corollary` uses; the limit itself is estimated from below and not safe."""
 
 
-def first_pull(schedule: PullSchedule) -> dict[str, Tensor]:
-    """What a new client keeps: the share of λ for its first round, in which there are no prototypes yet.
+def first_pull(schedule: PullSchedule, pull: float, round: int) -> dict[str, Tensor]:
+    """What a new client keeps: λ for its first round; `constant` needs nothing.
 
-    `constant` needs nothing.
+    It is 0 for a client that is there from round 0 on, when there are no prototypes yet, and the complete λ for one
+    that joins a finished run, which has no other round.
     """
-    return {} if schedule == "constant" else {"pull": torch.zeros(())}
+    return {} if schedule == "constant" else {"pull": torch.tensor(pull if round else 0.0)}
 
 
 def next_pull(

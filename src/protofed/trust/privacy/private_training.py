@@ -14,6 +14,7 @@ from torch.func import grad, vmap
 from protofed import draws
 from protofed.core import Batch
 from protofed.examples import augmenter
+from protofed.optimiser import separate_parts
 from protofed.training import Optimiser, Outcome, in_training, trainable_names
 from protofed.trust.privacy.rules import planned_steps
 
@@ -54,15 +55,17 @@ def train_privately(
                 keys = (noise.uniform(len(chosen)) * 2**62).long()
                 x, y = client.data.take(chosen, _private_augmenter(training.augment, noise))
                 trainable = {name: outcome.params[name] for name in names}
+                parts = separate_parts(trainable, phase.clipped_separately)
                 sums, terms = clipped_gradient_sums(
-                    method, client, outcome.params, trainable, (x, y, keys), down, kept, privacy.step_clip
+                    method, client, outcome.params, parts, (x, y, keys), down, kept, privacy.step_clip
                 )
                 deviation = privacy.step_noise * privacy.step_clip
                 noisy = {
                     name: ((value + deviation * noise.normal(*value.shape)) / training.batch).to(trainable[name].dtype)
                     for name, value in sums.items()
                 }
-                optimiser = Optimiser(training, training.rate(client.round, outcome.steps, total))
+                rate_now = training.rate(client.round, outcome.steps, total)
+                optimiser = Optimiser(training, rate_now, phase.clipped_separately)
                 with torch.no_grad():
                     new_params, state = optimiser.step(trainable, noisy, state)
                 outcome.params |= new_params
@@ -86,7 +89,7 @@ def clipped_gradient_sums(
     method: AnyMethod,
     client: Client,
     params: Params,
-    trainable: Params,
+    parts: Sequence[Params],
     examples: tuple[Tensor, Tensor, Tensor],
     down: Any,
     kept: Any,
@@ -94,7 +97,8 @@ def clipped_gradient_sums(
 ) -> tuple[Params, Params]:
     """The sum over examples of the gradients, each scaled down to the norm `clip`, and the sums of the loss's terms.
 
-    `examples`: inputs [n, ...], labels [n], and the keys [n] of their dropout.
+    `parts`: the trained parameters, in parts of which each is scaled down by itself. `examples`: inputs [n, ...],
+    labels [n], and the keys [n] of their dropout.
     """
 
     def loss(trained: Params, x: Tensor, y: Tensor, key: Tensor) -> tuple[Tensor, Params]:
@@ -103,6 +107,7 @@ def clipped_gradient_sums(
             terms: Loss = method.loss(client.net, params | trained, batch, down, kept)
         return terms.total, terms.terms
 
+    trainable = {name: value for part in parts for name, value in part.items()}
     sums = {name: torch.zeros(value.shape, dtype=torch.double) for name, value in trainable.items()}
     terms: Params = {}
     mapped = vmap(grad(loss, has_aux=True), in_dims=(None, 0, 0, 0))
@@ -110,11 +115,12 @@ def clipped_gradient_sums(
         if not len(x):
             continue
         gradients, values = mapped(trainable, x, y, keys)
-        flat = torch.cat([gradients[name].detach().double().reshape(len(x), -1) for name in sums], dim=1)
-        norm = flat.norm(dim=1)
-        scale = torch.where(torch.isfinite(norm), clip / norm.clamp(min=clip), 0.0)
-        flat = torch.where(torch.isfinite(flat), flat, 0.0)
-        for name, part in zip(sums, (flat.T @ scale).split([value.numel() for value in sums.values()]), strict=True):
-            sums[name] += part.reshape(sums[name].shape)
+        for part in parts:
+            flat = torch.cat([gradients[name].detach().double().reshape(len(x), -1) for name in part], dim=1)
+            norm = flat.norm(dim=1)
+            scale = torch.where(torch.isfinite(norm), clip / norm.clamp(min=clip), 0.0)
+            summed = torch.where(torch.isfinite(flat), flat, 0.0).T @ scale
+            for name, one in zip(part, summed.split([value.numel() for value in part.values()]), strict=True):
+                sums[name] += one.reshape(sums[name].shape)
         terms = {name: terms.get(name, 0) + value.detach().sum() for name, value in values.items()}
     return sums, terms

@@ -140,6 +140,16 @@ def _dp_sgd_problems(privacy: PrivacySection, means: bool, training: TrainSectio
         )
     elif training.batch > privacy.examples:
         problems.append(f"privacy.examples: got {privacy.examples}; must be train.batch ({training.batch}) or more.")
+    if training.precision != "float32":
+        problems.append(
+            f'train.precision: got "{training.precision}", but privacy.encoder = "dp-sgd" computes gradients of single '
+            'examples in single precision. Use "float32".'
+        )
+    if training.drop_last:
+        problems.append(
+            'train.drop_last: cannot be used with privacy.encoder = "dp-sgd", which draws examples for each step, so '
+            "that there is no last batch. Leave it out."
+        )
     return problems
 
 
