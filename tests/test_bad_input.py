@@ -176,19 +176,35 @@ def test_a_wrong_input_is_one_message(words, message, command, tmp_path):  # noq
         (
             "result.json",
             "{}",
-            "a/result.json is missing or incomplete (no method). Delete it and run `protofed run --resume --out a` to recreate it.",
+            "a/result.json is incomplete (no method). Delete it and run `protofed run --resume --out a` to recreate it.",
         ),
         ("result.json", "{", "a/result.json cannot be read: "),
-        ("result.json", "3", "a/result.json is missing or incomplete (no method)."),
-        ("partition.json", "[]", "a/partition.json is missing or incomplete (no sha256)."),
+        ("result.json", "3", "a/result.json is incomplete (no method)."),
+        ("partition.json", "[]", "a/partition.json is incomplete (no sha256)."),
+        ("clients.csv", "hi", "a/clients.csv is damaged: it has no rows of clients. Delete it and run `protofed run"),
+        ("clients.csv", "client,train\n1,x\n", "a/clients.csv cannot be read: invalid literal for int()"),
+        ("clients.csv", b"\xff\x00\x81", "a/clients.csv cannot be read: 'utf-8' codec can't decode"),
+        ("clients.csv", None, "a/clients.csv cannot be read: [Errno 2] No such file"),
+        ("rounds.jsonl", None, "a/rounds.jsonl is missing. Run `protofed run --resume --out a` to recreate it."),
+        ("config.toml", "[run]\nseed = 0\n", "a/config.toml is incomplete: [run] or a part of it is missing."),
+        ("config.toml", "[run]\nseed = 0\nrounds = 1\n", "a/config.toml is incomplete: [data] or a part of it"),
     ],
 )
 def test_damaged_files_of_a_run_are_said(file, content, message, command, tmp_path):  # noqa: F811
     command("run", "--quiet", "--set", "run.rounds=1", "--set", "data.clients=2", "--out", "a")
-    (tmp_path / "a" / file).write_text(content)
+    if content is None:
+        (tmp_path / "a" / file).unlink()
+    else:
+        (tmp_path / "a" / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     code, _, err = command("compare", "a")
     assert code == 2
     assert err.startswith(f"protofed: {message}")
+    if file == "config.toml":
+        assert command("run", "--resume", "--out", "a")[2].startswith(f"protofed: {message}")
+    elif "to recreate it" in message:
+        (tmp_path / "a" / file).unlink(missing_ok=True)
+        assert command("run", "--quiet", "--resume", "--out", "a")[0] == 0
+        assert command("compare", "a")[0] == 0
 
 
 @pytest.mark.parametrize("hidden", ["[10000000000000]", "[1000000000000000000]"])
@@ -222,7 +238,7 @@ def test_a_damaged_line_of_rounds_is_said_and_an_unfinished_last_one_is_left_out
             assert code == 2
             assert err == (
                 f"protofed: a/rounds.jsonl, line {number} is damaged: it is not the row of a round. "
-                "Restore the file, or run the experiment again.\n"
+                "Delete it and run `protofed run --resume --out a` to recreate it.\n"
             )
     file.write_text("".join(lines[:2]) + lines[2][:9])
     assert command("compare", "a")[0] == 0

@@ -313,7 +313,7 @@ def test_stopped_studies_say_how_to_continue(words, problem, code, message, prot
         raise problem
 
     monkeypatch.setattr("protofed.studies.sweep.run_all", stopped)
-    monkeypatch.setattr("protofed.studies.sweep.require_data", lambda runs: None)
+    monkeypatch.setattr("protofed.studies.sweep.require_data", lambda *runs: None)
     assert protofed(*words)[::2] == (code, f"{message}\nRun the same command again to continue.\n")
 
 

@@ -130,7 +130,10 @@ def test_predict_from_the_command_line(run, digits, command, tmp_path):  # noqa:
         (["--input", "many.npz"], "many.npz is not a .npy file. Write one with numpy.save."),
         (["--input", "rgb.npy"], "The inputs have shape [2, 8, 8, 3]; must be [n, 1, 8, 8]."),
         (["--input", "words.npy"], "The inputs are of type <U1; they must be numbers of shape [n, 1, 8, 8]"),
-        (["--input", "nan.npy"], "64 of the inputs' 64 values are not finite. Fill them in."),
+        (
+            ["--input", "nan.npy"],
+            "64 of the inputs' 64 values are not finite, the first of them in row 1. Fill them in.",
+        ),
         (["--input", "x.npy", "--client", "6"], "There is no client 6; clients are numbered from 0 to 5."),
         (
             ["--input", "x.npy", "--by", "protoype", "--client", "1"],
@@ -476,7 +479,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
         (["--data", "good.npz", "--out", "good.npz"], "good.npz already exists. Give another name."),
         (
             ["--data", "strange.npz"],
-            "data[0]: there is no class 11. Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.",
+            "The newcomer: there is no class 11. Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.",
         ),
         (
             ["--data", "good.npz", "--net", "mpl"],
@@ -484,7 +487,7 @@ def test_join_from_the_command_line(run, digits, command, tmp_path):  # noqa: F8
         ),
         (
             ["--data", "good.npz", "--net", "mlp", "--set", "net.dim=9"],
-            "fedproto needs embeddings of the same size: clients 0-5 have mlp of dim 50, 6 mlp(dim=9) of dim 9.",
+            "fedproto needs embeddings of the same size: those of the run have 50 numbers, the newcomer's net mlp(dim=9) has 9. Set net.dim=50.",
         ),
         (
             ["--data", "good.npz", "--set", "train.lr=1"],

@@ -7,8 +7,11 @@ import pandas as pd
 import pytest
 import torch
 
+import protofed
+from protofed.errors import ConfigError, UserError
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
+from protofed.experiment.sections import RunSection
 from protofed.pictures.catalogue import PICTURES
 from test_cli import protofed as command  # noqa: F401
 
@@ -136,3 +139,91 @@ def test_recipes_are_described_by_a_complete_sentence(command):  # noqa: F811
     assert "et al. 2022): MNIST" in text
     assert "al. " in text
     assert not any(line.rstrip().endswith("et al.") for line in command("list", "recipes")[1].splitlines())
+
+
+def test_columns_that_differ_in_capitals_only_are_told(tmp_path):
+    table = tables(tmp_path / "sites", a_csv=("x", "y"), b_csv=("x", "y"))
+    file = tmp_path / "sites" / "b.csv"
+    file.write_text(file.read_text().replace("age", "Age"))
+    notes = " ".join(Members.of(Config.of(table)).notes)
+    assert "careful: the columns 'age' (a) and 'Age' (b) differ only in capital letters or blanks" in notes
+
+
+def test_a_file_of_another_format_among_tables_is_not_passed_over(tmp_path):
+    table = tables(tmp_path / "sites", a_csv=("x", "y"))
+    (tmp_path / "sites" / "README.md").write_text("about these files")
+    assert Members.of(Config.of(table)).names == ("a",)
+    (tmp_path / "sites" / "fourth.xlsx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UserError, match=r"fourth\.xlsx is not read: tables end in \.csv.*Save it as CSV"):
+        Members.of(Config.of(table))
+
+
+def test_numbers_that_are_too_large_for_inputs_are_refused(tmp_path):
+    table = tables(tmp_path / "sites", a_csv=("x", "y"))
+    file = tmp_path / "sites" / "a.csv"
+    file.write_text(file.read_text().replace("\n10,", "\n1e300,"))
+    with pytest.raises(UserError, match=r'"age" has values larger than 3\.4e\+38, such as 1e\+300'):
+        Members.of(Config.of(table))
+
+
+def test_rows_of_a_table_in_another_unit_are_told(command, tmp_path):  # noqa: F811
+    root = tables(tmp_path / "sites", a_csv=("x", "y"), b_csv=("x", "y"))["data"]["root"]
+    words = ["data.name=table", f"data.root={root}", "data.target=outcome", "run.rounds=1"]
+    assert command("run", *(part for word in words for part in ("--set", word)), "--out", "r")[0] == 0
+    (tmp_path / "rows.csv").write_text("age\n10\n20\n")
+    assert "Careful" not in command("predict", "r", "--client", "a", "--input", "rows.csv")[2]
+    (tmp_path / "rows.csv").write_text("age\n10000\n20000\n")
+    err = command("predict", "r", "--client", "a", "--input", "rows.csv")[2]
+    assert 'Careful: the column "age", with values from 10000 to 20000, seems to have another scale' in err
+
+
+def test_a_partition_that_mixes_the_clients_of_an_own_file_is_told(command, tmp_path):  # noqa: F811
+    draw = np.random.RandomState(0)
+    np.savez(
+        tmp_path / "own.npz",
+        x=draw.normal(size=(300, 4)),
+        y=np.arange(300) % 3,
+        client=np.array(["a", "b", "c"])[np.arange(300) // 100],
+    )
+    table = {"data": {"name": "npz", "root": str(tmp_path / "own.npz")}}
+    mixed = Members.of(Config.of({**table, "partition": {"name": "iid"}})).notes
+    assert any("of 3 clients an example belongs to, and partition iid mixes them" in note for note in mixed)
+    for name in ("natural", "pooled"):
+        assert not Members.of(Config.of({**table, "partition": {"name": name}})).notes
+    assert "246 training and 54 test examples of 3 classes" in command("data", "info", "own.npz")[1]  # the name of a file is understood
+
+
+@pytest.mark.parametrize(
+    ("table", "problems"),
+    [
+        ({"data": {"name": "digts", "clients": -3}}, ["data.clients: got -3", 'data.name: there is no "digts"']),
+        ({"train": {"epochs": float("inf")}}, ["train.epochs: got inf; must be a finite number"]),
+    ],
+)
+def test_every_wrong_value_is_told_once(table, problems):
+    with pytest.raises(ConfigError) as refused:
+        Config.of(table)
+    assert len(refused.value.problems) == len(problems)
+    for problem in problems:
+        assert any(one.startswith(problem) for one in refused.value.problems)
+
+
+def test_clients_and_newcomers_without_examples_are_told(run):
+    with pytest.raises(UserError, match="data: no client has an example"):
+        protofed.Federation([(np.zeros((0, 4)), np.zeros(0, int))])
+    with pytest.raises(UserError, match="The newcomer has no examples"):
+        protofed.join(run, (np.zeros((0, 1, 8, 8)), np.zeros(0, int)))
+
+
+def test_a_table_for_a_model_of_arrays_is_told(run, command, tmp_path):  # noqa: F811
+    (tmp_path / "rows.csv").write_text("age\n10\n")
+    err = command("predict", str(run), "--client", "0", "--input", "rows.csv")[2]
+    assert "rows.csv is a table, but the model takes arrays [n, 1, 8, 8]. Give an .npy file." in err
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 40, 41])
+@pytest.mark.parametrize(("every", "last"), [(0, 0), (1, 0), (5, 0), (5, 3), (20, 20), (3, 50)])
+def test_the_number_of_tests_is_that_of_the_rounds_that_are_tested(rounds, every, last):
+    run = RunSection(rounds=rounds, eval_every=every, eval_last=last)
+    tested = [number for number in range(1, rounds + 1) if run.is_tested(number, number == rounds)]
+    assert run.number_of_tests() == len(tested)

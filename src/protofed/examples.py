@@ -200,7 +200,11 @@ class Examples:
             raw = raw.astype(np.float32) if raw.dtype.kind == "f" else raw
         invalid = ~np.isfinite(raw) if self.fill is None else np.isinf(raw)
         if count := np.count_nonzero(invalid):
-            raise UserError(f"{count:,} of the inputs' {raw.size:,} values are not finite. Fill them in.")
+            first = int(np.flatnonzero(invalid.reshape(len(raw), -1).any(1))[0]) + 1
+            raise UserError(
+                f"{count:,} of the inputs' {raw.size:,} values are not finite, the first of them in row {first}. Fill "
+                "them in."
+            )
         empty = np.isnan(raw).reshape(len(raw), -1).all(1) if raw.dtype.kind == "f" and raw.size else np.zeros(0, bool)
         if empty.any():
             rows = ", ".join(map(str, (np.flatnonzero(empty) + 1)[:5]))

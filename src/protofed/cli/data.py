@@ -40,6 +40,8 @@ def info(
     from protofed.data.table.overview import overview_text, table_overview
 
     path, options = Path(name), TableOptions("")
+    if path.suffix == ".npz" and not root:
+        name, root = "npz", name
     if path.suffix == ".toml":
         from protofed.experiment.config import Config
 

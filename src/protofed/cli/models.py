@@ -78,7 +78,7 @@ def predict_command(
     from protofed.experiment.results import Result
     from protofed.models import predict as predictions
     from protofed.models.answers import answers, write_answers
-    from protofed.models.input_scale import scale_caution
+    from protofed.models.input_scale import scale_caution, table_cautions
     from protofed.models.model_files import read_model
 
     if out:
@@ -102,7 +102,11 @@ def predict_command(
 
             write_overlays(*predictions.images_and_classes(result.state, inputs, predicted), draw)
             print(f"{len(predicted):,} masks and overlays written to {draw}.")
-    if caution := scale_caution(model.data, model.raw_inputs(inputs)):
+    if model.recipe:
+        cautions = table_cautions(model.recipe, inputs)
+    else:
+        cautions = [scale_caution(model.data, model.raw_inputs(inputs))]
+    for caution in filter(None, cautions):
         print(caution, file=sys.stderr)
     if out:
         if out.suffix == ".csv":

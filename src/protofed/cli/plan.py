@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Optional
 
 from protofed.cli.arguments import AsJson, ExperimentFile, Sets, TrustCode, option
-from protofed.experiment.wording import quantity
+from protofed.experiment.wording import duration, quantity
 
 if TYPE_CHECKING:
     from protofed.experiment.config import Config
@@ -80,7 +80,7 @@ def other_clients_line(found: Forecast, clients: int, config: Config) -> str:
 
 def _needs(found: Forecast, with_memory: bool = True) -> str:
     seconds = found.total.wall
-    length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    length = duration(seconds)
     memory = f"{_bytes(found.memory)} of memory, " if with_memory else ""
     return (
         f"about {length} ({found.total.cpu:,.0f} CPU seconds of the main process), {memory}{_bytes(found.disk)} on disk"

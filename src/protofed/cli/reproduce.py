@@ -56,8 +56,8 @@ def reproduce_command(
 ) -> None:
     """Reproduce a table or figure of the papers, several runs at a time, and show it next to the published numbers.
 
-    To continue after an interruption, run the same command again. With --kept NAME.json, which comes with
-    protofed, a table that was computed before is shown at once.
+    To continue after an interruption, run the same command again. With --finished --kept NAME.json, which comes with
+    protofed, a table is shown at once, as far as it was computed before.
     """
     from protofed.cli.printing import wide_console
     from protofed.studies.reproduce.papers import ENTRIES
@@ -141,6 +141,7 @@ def _run_study(
     from protofed.cli.progress import RunProgress
     from protofed.experiment.folder import write_atomically
     from protofed.experiment.recipes import kept_file
+    from protofed.experiment.wording import quantity
     from protofed.pictures.style import write_picture
     from protofed.studies import sweep
     from protofed.studies.ray_runs import Cluster
@@ -155,10 +156,11 @@ def _run_study(
     kept_figures = read_kept(kept_file(kept), study, quick) if kept else {}
     jobs = study.jobs(out, seeds, quick, kept_figures, only)
     if not finished:
-        sweep.require_data(jobs)
+        sweep.require_data(jobs, " Or show the kept figures alone: add --finished." if kept else "")
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:
-        say(console, f"{len(kept_figures)} figures are taken from {kept}.")
+        missing = f" {quantity(len(jobs), 'run')} to do; to show the kept figures alone, add --finished."
+        say(console, f"{len(kept_figures)} figures are taken from {kept}.{missing if jobs and not finished else ''}")
     at_a_time, cluster = runs_at_a_time(asked, ray), Cluster(ray, out) if ray else None
     if not finished:
         with advice_if_stopped(same_command_continues):

@@ -242,7 +242,7 @@ def _judgements(summary: Mapping[str, Any], answers: Mapping[str, float], warnin
                 f"Compared with it: {', '.join(f'{gain:+.1f} points {_WAYS[way]}' for way, gain in gains.items())}."
             )
         else:
-            comparison = "No accuracy is higher: check the loss, train.lr and run.rounds."
+            comparison = "No accuracy is higher: check the loss, train.lr, train.epochs and run.rounds."
         sentences = [f"Majority-class baseline: {100 * majority:.1f} %.", comparison]
     if warning:
         sentences[1:] = [warning]

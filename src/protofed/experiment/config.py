@@ -41,7 +41,7 @@ from protofed.experiment.sections import (
     SystemSection,
     table_problems,
 )
-from protofed.experiment.stored import GIVEN, MAY_CHANGE
+from protofed.experiment.stored import GIVEN, MAY_CHANGE, require_complete
 from protofed.experiment.trackers import WATCHERS
 from protofed.experiment.typed_changes import apply_change
 from protofed.methods import METHODS
@@ -110,6 +110,8 @@ class Config:
             sections["data"] = data = replace(data, name=name)
         if data:
             sections["data"] = data = replace(data, encoder=find_encoder(data.encoder, problems))
+        elif isinstance(name := tables.get("data", {}).get("name", GIVEN), str) and name != GIVEN:
+            find_entry("data.name", name, SOURCES, problems)  # another key of [data] is wrong, too
         if run := sections["run"]:
             found = [find_entry("run.watchers", name, WATCHERS, problems)[0] for name in run.watchers]
             sections["run"] = replace(run, watchers=tuple(found))
@@ -191,7 +193,9 @@ class Config:
     def stored(self, folder: Path) -> Config:
         """The experiment in a run folder. Code that this experiment has, too, is where this experiment has it."""
         path = folder / "config.toml"
-        table = with_names_of(read_toml(path), self.table())
+        stored = read_toml(path)
+        require_complete(stored, path)
+        table = with_names_of(stored, self.table())
         require_known_code(folder, table, {})
         return Config.of(table)
 

@@ -113,6 +113,8 @@ class Federation:
                         f"{x.shape[1:]}. Give both the same shape."
                     )
         every = [y for _, y in (*train, *tests)]
+        if not any(map(len, every)):
+            raise UserError("data: no client has an example. Give at least one client examples.")
         per_pixel = any(y.ndim == 3 for y in every)
         self.labels = mask_classes(every, classes, "data") if per_pixel else class_names(every, classes)
         self.train, self.test = (

@@ -188,8 +188,7 @@ class Folder:
                 if up_to_damage or not line.endswith("\n"):
                     break
                 raise UserError(
-                    f"{path}, line {number} is damaged: it is not the row of a round. "
-                    "Restore the file, or run the experiment again."
+                    f"{path}, line {number} is damaged: it is not the row of a round. {recreated_by_resume(path)}"
                 ) from None
             rows.append(row)
         return rows
@@ -267,8 +266,22 @@ class Folder:
                 return float(text) if text else None
             return int(text) if key in ("client", "train", "test") else text
 
-        with (self.path / "clients.csv").open(encoding="utf-8", newline="") as file:
-            return [{key: value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
+        path = self.path / "clients.csv"
+        advice = recreated_by_resume(path)
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                rows = [{key: value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            csv.Error,
+        ) as problem:  # cells without a column, or none
+            raise UserError(f"{path} cannot be read: {problem}. {advice}") from problem
+        if not all("client" in row for row in rows) or not rows:
+            raise UserError(f"{path} is damaged: it has no rows of clients. {advice}")
+        return rows
 
     def unknown_rules(self) -> dict[str, Any]:
         """The content of unknown.json, by client. Runs of earlier versions have reach.json and no rule."""
@@ -283,9 +296,15 @@ def must_be_new(path: Path, replaceable: bool = False) -> None:
         raise UserError(f"{path} already exists. Give another name{other}.")
 
 
+def recreated_by_resume(path: Path) -> str:
+    """What to do about a damaged or missing file of a run folder that follows from its checkpoint."""
+    start = "Delete it and run" if path.exists() else "Run"
+    return f"{start} `protofed run --resume --out {path.parent}` to recreate it."
+
+
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
     """The JSON object in a file of a run folder; an error if it does not have these keys."""
-    advice = f"Delete it and run `protofed run --resume --out {path.parent}` to recreate it."
+    advice = recreated_by_resume(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -295,5 +314,5 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing or not isinstance(content, dict):
         detail = f" (no {missing[0]})" if missing else ""
-        raise UserError(f"{path} is missing or incomplete{detail}. {advice}")
+        raise UserError(f"{path} is {'incomplete' if path.exists() else 'missing'}{detail}. {advice}")
     return content

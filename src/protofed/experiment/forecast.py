@@ -153,7 +153,7 @@ def forecast(config: Config) -> Forecast:
         rounds=run.rounds,
         per_round=per_round,
         tested=tested,
-        tests=sum(run.is_tested(number, number == run.rounds) for number in range(1, run.rounds + 1)),
+        tests=run.number_of_tests(),
         start=start.plus(describing, 2),  # written, and compared when the run begins
         first_rounds=Cost(sum(cost.wall for cost in costs), sum(cost.cpu for cost in costs)),
         measured=probed,

@@ -103,7 +103,11 @@ def check(
     try:
         checked = _strict_model(kind)(**{key: _without_numpy(value) for key, value in table.items()})
     except ValidationError as invalid:
-        problems += [_explain_problem(section, name, kind, error) for error in invalid.errors()]
+        errors = invalid.errors()
+        not_finite = {error["loc"][0] for error in errors if error["type"] == "finite_number"}
+        # a key that takes whole numbers or fractions has an error of each kind
+        errors = [one for one in errors if one["loc"][0] not in not_finite or one["type"] == "finite_number"]
+        problems += [_explain_problem(section, name, kind, error) for error in errors]
         return None
     return kind(**dict(checked))
 

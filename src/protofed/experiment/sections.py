@@ -87,6 +87,12 @@ class RunSection:
         """Whether the clients are tested after round `number`."""
         return is_due(number, self.eval_every or 1, last) or number > self.rounds - self.eval_last
 
+    def number_of_tests(self) -> int:
+        """The number of rounds after which the clients are tested, if the run has all its rounds."""
+        every, last = self.eval_every or 1, min(self.eval_last, self.rounds)
+        is_last_extra = not last and self.rounds % every > 0
+        return (self.rounds - last) // every + last + is_last_extra
+
 
 def is_due(number: int, every: int, last: bool) -> bool:
     """Whether something that happens every so many rounds, and after the last, happens after round `number`."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from protofed.errors import UserError
-from protofed.experiment.folder import Folder
+from protofed.experiment.folder import Folder, recreated_by_resume
 from protofed.experiment.wording import dataset_title
 from protofed.plugins import label as short_name
 
@@ -66,6 +66,8 @@ class StoredRun:
         settings = read_settings(folder / "config.toml")
         if (folder / "result.json").exists():
             summary = files.result()
+            if not files.has_rounds() and summary["rounds"]:
+                raise UserError(f"{folder / 'rounds.jsonl'} is missing. {recreated_by_resume(folder / 'rounds.jsonl')}")
             state: RunState = "diverged" if has_diverged(summary) else "finished"
             return cls(folder, settings, summary, files.rounds(), files.clients(), state, label)
         rounds, state = files.rounds(), "running" if files.is_in_use() else "stopped"
@@ -140,9 +142,22 @@ class StoredRun:
 def read_settings(path: Path) -> dict[str, Any]:
     """The tables of a config.toml that a run wrote."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as problem:
         raise UserError(f"{path} is not a readable TOML file: {problem}.") from problem
+    require_complete(settings, path)
+    return settings
+
+
+def require_complete(settings: Mapping[str, Any], path: Path) -> None:
+    """Raise an error if the config.toml of a run lacks a section, or the name in one, as after a disk was full."""
+    for section in ("run", "data", "partition", "net", "method", "train", "engine"):
+        keys = {"data": ("name", "clients"), "method": ("name",), "run": ("seed", "rounds")}.get(section, ())
+        if section not in settings or any(key not in settings[section] for key in keys):
+            raise UserError(
+                f"{path} is incomplete: [{section}] or a part of it is missing. Restore the file; without it, nobody "
+                "knows what was run."
+            )
 
 
 def has_diverged(summary: Mapping[str, Any]) -> bool:

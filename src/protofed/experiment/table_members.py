@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -145,6 +145,20 @@ def divide_rows(client: int, table: ClientTable, y: np.ndarray, validation: floa
     return part._replace(train=train[~held_out], validation=train[held_out])
 
 
+def _alike(what: str, by_client: Mapping[str, Iterable[str]]) -> list[str]:
+    """A line for all names of clients that differ only in capital letters or blanks."""
+    alike: dict[str, dict[str, str]] = {}  # by the name without case and blanks, the spellings and who has them
+    for client, names in by_client.items():
+        for name in names:
+            alike.setdefault(" ".join(name.casefold().split()), {}).setdefault(name, client)
+    return [
+        f"careful: the {what} {' and '.join(f'{name!r} ({client})' for name, client in clients.items())} differ only "
+        f"in capital letters or blanks, and are taken for different {what}"
+        for clients in alike.values()
+        if len(clients) > 1
+    ]
+
+
 def _notes(tables: Sequence[ClientTable], recipes: Sequence[Recipe], options: TableOptions) -> list[str]:
     """What a user should know of the tables when a run starts."""
     sets = [set(table.frame.columns) for table in tables]
@@ -153,16 +167,8 @@ def _notes(tables: Sequence[ClientTable], recipes: Sequence[Recipe], options: Ta
     notes = [
         f"tables of {', '.join(table.name for table in tables)}: {span} columns, {len(common)} of them common to all"
     ]
-    alike: dict[str, dict[str, str]] = {}  # by the name without case and blanks, the spellings and who has them
-    for table in tables:
-        for name in dict.fromkeys(map(str, table.labels)):
-            alike.setdefault(" ".join(name.casefold().split()), {}).setdefault(name, table.name)
-    notes += [
-        f"careful: the classes {' and '.join(f'{name!r} ({client})' for name, client in names.items())} differ only in "
-        "capital letters or blanks, and are taken for different classes"
-        for names in alike.values()
-        if len(names) > 1
-    ]
+    notes += _alike("classes", {table.name: dict.fromkeys(map(str, table.labels)) for table in tables})
+    notes += _alike("columns", {table.name: dict.fromkeys(map(str, table.frame.columns)) for table in tables})
     if options.scaling == "federated":
         numbers = [sum(step.kind == "number" for step in recipe.steps) for recipe in recipes]
         categories = [sum(len(step.values) for step in recipe.steps) for recipe in recipes]

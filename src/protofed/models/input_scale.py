@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+
+from protofed.data.table.recipe import numbers_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from protofed.data.table.recipe import Recipe
     from protofed.examples import Examples
 
 _FAR = 10.0
@@ -41,6 +45,23 @@ def scale_caution(trained_on: Examples, raw: Tensor) -> str:
         f"examples. Normalised, their mean is {mean:.2g} and their standard deviation {spread:.2g}, where "
         f"{usual_mean:.2g} and {usual_spread:.2g} are usual. Give them in the units of the training data."
     )
+
+
+def table_cautions(recipe: Recipe, frame: Any) -> list[str]:
+    """A caution per column of numbers whose values are far from those that the client trained with."""
+    cautions = []
+    for step in recipe.steps:
+        if step.kind != "number":
+            continue
+        values = numbers_of(frame[step.name], step.name)
+        values = values[~np.isnan(values)]
+        if len(values) and abs(np.median(values) - step.mean) > _FAR * step.std:
+            cautions.append(
+                f'Careful: the column "{step.name}", with values from {values.min():g} to {values.max():g}, seems to '
+                f"have another scale than the training rows, whose mean is {step.mean:.3g} and standard deviation "
+                f"{step.std:.2g}. Give it in the same unit."
+            )
+    return cautions
 
 
 def _usual_values(data: Examples) -> tuple[float, float] | None:

@@ -117,14 +117,12 @@ class Invitation:
     def check_net(self, net: Net) -> None:
         """Raise an error if the newcomer's net does not fit those of the run."""
         name, method = label(self.config.method_name), self.method
-        if self.members:
-            replace(self.members, nets=(*self.members.nets, net)).check_nets(name, method)
-        elif method.needs == "equal dim" and net.dim != self.dim:
+        if method.needs == "equal dim" and net.dim != self.dim:
             raise UserError(
                 f"{name} needs embeddings of the same size: those of the run have {self.dim} numbers, the newcomer's "
                 f"net {net.name} has {net.dim}. Set net.dim={self.dim}."
             )
-        elif method.needs == "equal nets" and net.shapes != self.shapes:
+        if method.needs == "equal nets" and net.shapes != self.shapes:
             raise UserError(
                 f"{name} cannot average nets of different shapes, and the newcomer's net {net.name} differs from the "
                 "run's. Use the net of the run, or a run with a method that shares prototypes (fedproto)."

@@ -60,11 +60,13 @@ def newcomer_data(
     try:
         if hasattr(data, "columns"):
             return _from_table(invitation, data, new_classes, name)
+        if not len(data[1]) and test is None:
+            raise UserError("The newcomer has no examples. Give it some.")
         labels = _extended(invitation.labels, np.asarray(data[1]), new_classes)
         newcomer = Federation([data], None if test is None else [test], labels, name=name)
     except UserError as problem:
         hint = " To add new classes for this client, use --new-classes." if "there is no class" in str(problem) else ""
-        raise UserError(f"{problem}{hint}") from problem
+        raise UserError(f"{str(problem).replace('data[0]', 'The newcomer', 1)}{hint}") from problem
     train, held_out = newcomer.train[0], newcomer.test[0]
     like = _client_with_same_inputs(invitation.inputs, train)
     if invitation.inputs:

@@ -30,7 +30,10 @@ def with_missing_texts(model: Model, config: Config) -> Model:
 def read_inputs(path: Path, model: Model) -> Any:
     """The inputs of a model: an array from a .npy file, or a DataFrame from a table."""
     if is_table(path):
-        return read_table(path, *((model.recipe.missing, model.recipe.categories) if model.recipe else ()))
+        if model.recipe is None:
+            shape = ", ".join(map(str, ("n", *model.data.shape)))
+            raise UserError(f"{path} is a table, but the model takes arrays [{shape}]. Give an .npy file.")
+        return read_table(path, model.recipe.missing, model.recipe.categories)
     try:
         with path.open("rb") as file:
             if file.read(6) != b"\x93NUMPY":

@@ -211,14 +211,14 @@ def check_stored_runs(runs: Sequence[SweepRun]) -> None:
             check_stored_run(one.out, one.config)
 
 
-def require_data(runs: Sequence[SweepRun]) -> None:
-    """Raise an error if the files of a dataset are missing that one of the unfinished runs reads."""
+def require_data(runs: Sequence[SweepRun], advice: str = "") -> None:
+    """Raise an error, with further `advice`, if a dataset's files are missing that one of the unfinished runs reads."""
     unfinished = [one.config.data for one in runs if not (one.out / "result.json").exists()]
     for name, root in dict.fromkeys((data.name, data.root) for data in unfinished):
         if name in SOURCES and (state := SOURCES[name].state(root)) != "ready":
             raise UserError(
                 f"The runs need the dataset {name}, which is {state}. docs/data.md describes the file; set "
-                "$PROTOFED_DATA to the folder that has it."
+                f"$PROTOFED_DATA to the folder that has it.{advice}"
             )
 
 

@@ -25,3 +25,5 @@ _BUILT_IN: dict[str, type[Partition]] = {
     "with_replacement": WithReplacement,
 }
 PARTITIONS = Registry("partitions", partition_class, _BUILT_IN)
+MIX_ORIGINS = _BUILT_IN.keys() - {"by_domain", "file", "natural", "pooled"}
+"""The partitions that divide examples without regard to the domain, hospital or person that they come from."""

@@ -22,6 +22,8 @@ _FORMATS = {
     b"\x1f\x8b": "a gzip",
 }
 """How files of other formats begin."""
+_OTHER_FORMATS = (".xlsx", ".xls", ".xlsm", ".ods", ".sav", ".dta", ".sas7bdat", ".xpt", ".json", ".gz", ".zip")
+"""The endings of files that probably have a client's table in a form that is not read."""
 _WHOLE = re.compile(r"^([-+]?\d+)\.0+$")
 
 
@@ -47,6 +49,11 @@ def is_table(path: Path) -> bool:
 def tables_in(folder: Path) -> dict[str, Path]:
     """The tables of a folder by their names without the endings, sorted; an error if two have the same name."""
     files = sorted(filter(is_table, folder.iterdir()))
+    if others := sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _OTHER_FORMATS):
+        raise UserError(
+            f"{folder / others[0]} is not read: tables end in {', '.join(SUFFIXES)}. Save it as CSV, or move it to "
+            "another folder if it belongs to no client."
+        )
     for name, count in Counter(file.stem for file in files).items():
         if count > 1:
             raise UserError(

@@ -21,6 +21,8 @@ Scaling = Literal["client", "federated"] | dict[str, tuple[float, float]]
 """How numbers are scaled: by a client's own training rows, by all clients', or by a mean and deviation per column."""
 RARE = 3
 """A category with fewer training rows than this shares the input `other` with unknown categories."""
+_LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that inputs can have."""
 _EXACT = 16
 """Numbers of fewer characters are stored exactly as floats if they are whole."""
 
@@ -233,6 +235,11 @@ def numbers_of(values: Any, where: str) -> np.ndarray:
         raise UserError(f"{where} has the text {text!r}, but this client's rows have numbers there.") from problem
     if np.isinf(raw).any():
         raise UserError(f"{where} has {np.isinf(raw).sum():,} infinite values. Replace them, or delete those rows.")
+    if len(too_large := raw[np.abs(raw) > _LARGEST]):
+        raise UserError(
+            f"{where} has values larger than {_LARGEST:.2g}, such as {too_large[0]:g}. Give it in another unit, or "
+            "delete those rows."
+        )
     return np.asarray(raw)
 
 
