@@ -190,7 +190,9 @@ def test_a_partition_that_mixes_the_clients_of_an_own_file_is_told(command, tmp_
     assert any("of 3 clients an example belongs to, and partition iid mixes them" in note for note in mixed)
     for name in ("natural", "pooled"):
         assert not Members.of(Config.of({**table, "partition": {"name": name}})).notes
-    assert "246 training and 54 test examples of 3 classes" in command("data", "info", "own.npz")[1]  # the name of a file is understood
+    assert (
+        "246 training and 54 test examples of 3 classes" in command("data", "info", "own.npz")[1]
+    )  # the name of a file is understood
 
 
 @pytest.mark.parametrize(

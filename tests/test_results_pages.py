@@ -9,6 +9,7 @@ import pytest
 
 from kept import DOCS, text_of
 from protofed.measures.intervals import Interval
+from protofed.methods import METHODS
 from protofed.studies.reproduce.studies import STUDIES
 
 STUDY_FILES = [
@@ -55,3 +56,34 @@ def test_tables_of_another_version_of_a_study_are_not_shown(monkeypatch, tmp_pat
         cell["digest"] = "0"
     (tmp_path / "data" / "fedproto-table1.json").write_text(json.dumps(stored))
     assert script["tables"]("fedproto-table1").startswith("The kept figures are those of an earlier version")
+
+
+def test_the_table_of_all_methods_is_the_kept_one_and_its_sentences_follow_from_it():
+    script = runpy.run_path(str(DOCS.parents[1] / "scripts" / "methods_table.py"))
+    text = script["PAGE"].read_text(encoding="utf-8")
+    assert script["with_table"](text) == text, "run python scripts/methods_table.py"
+    kept = json.loads(script["KEPT"].read_text(encoding="utf-8"))
+    assert sorted(kept) == sorted(METHODS)
+    one_for_all = {"fedavg", "fedprox", "fedatt", "creff", "protomargin", "fesem", "fednh", "fpl", "mpfedcl"}
+    by_head, own = (
+        {name: 100 * row["accuracy"][way]["mean"] for name, row in kept.items()} for way in ("head", "head_own")
+    )
+    shared, personal = [{name: own[name] for name in names} for names in (one_for_all, set(kept) - one_for_all)]
+    assert {round(by_head[name]) for name in shared} == {94, 95, 96}
+    assert {round(by_head[name]) for name in personal} == {97, 98}
+    assert kept["creff"]["accuracy"] == kept["fedavg"]["accuracy"]  # the same model is tested
+    times = {name: f"{row['seconds'] / kept['fedavg']['seconds']:.1f}" for name, row in kept.items()}
+    page = " ".join(text.split())
+    assert [
+        words
+        for words in (
+            f"training alone reaches {by_head['local']:.1f} %",
+            f"models for all have {min(shared.values()):.1f} to {max(shared.values()):.1f} %",
+            f"stays with the client {min(personal.values()):.1f} to {max(personal.values()):.1f} %",
+            f"ditto: {times['ditto']} times",
+            f"one of the body, {times['fedrep']} times",
+            f"matching and retraining, {times['creff']} times",
+            f"has an accuracy of {100 * kept['fedavg']['majority']:.1f} %",
+        )
+        if words not in page
+    ] == []
