@@ -7,7 +7,7 @@ back by that type, and nothing is ever unpickled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
@@ -32,6 +32,7 @@ __all__ = [
     "share_equal_messages",
     "to_bytes",
     "unflatten",
+    "with_changed_leaves",
     "with_sorted_names",
     "wrong_leaf",
 ]
@@ -146,6 +147,17 @@ def wrong_leaf(tree: Any, prefix: str = "") -> tuple[str, Any] | None:
     parts = tree if isinstance(tree, dict) else tree._asdict()
     found = (wrong_leaf(part, _joined(prefix, str(key))) for key, part in parts.items())
     return next(filter(None, found), None)
+
+
+def with_changed_leaves(tree: Any, change: Callable[[str, Any], Any], prefix: str = "") -> Any:
+    """A message with every tensor and all prototypes replaced by what `change` returns for their name and them."""
+    if isinstance(tree, Tensor | Prototypes):
+        return change(prefix, tree)
+    parts = tree if isinstance(tree, dict) else tree._asdict() if hasattr(tree, "_asdict") else {}
+    changed = {key: with_changed_leaves(part, change, _joined(prefix, str(key))) for key, part in parts.items()}
+    if isinstance(tree, dict):
+        return changed
+    return type(tree)(**changed) if changed else tree
 
 
 def with_sorted_names(tree: Any) -> Any:

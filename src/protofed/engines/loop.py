@@ -23,7 +23,15 @@ from protofed.engines.engine import (
 )
 from protofed.engines.loss_check import check_loss
 from protofed.engines.replay import PATIENCE, Replayed
-from protofed.engines.scoring import Hits, class_hits, pixel_counts, tally, with_head_among, with_input_shape
+from protofed.engines.scoring import (
+    Hits,
+    class_hits,
+    client_scores,
+    pixel_counts,
+    tally,
+    with_head_among,
+    with_input_shape,
+)
 from protofed.training import Bind, Outcome, TrainSection, params_for_testing, take_part
 
 if TYPE_CHECKING:
@@ -158,11 +166,7 @@ class Loop:
         """The correct predictions of a model on the balanced test set."""
         net, parts = client.net, with_input_shape(self.clients.balanced, client.net.shape)
         params, down, kept = moved((params, down, kept), client.data.for_steps.device)
-
-        def predict(x: Tensor) -> Scores:
-            return net.at_image_size(self.method.predict(net, params, x, down, kept), len(x))
-
-        return class_hits(predict, parts, net.classes)
+        return class_hits(client_scores(self.method, net, params, down, kept), parts, net.classes)
 
     def examine(self, round: int, downs: Mapping[int, Any]) -> dict[int, Hits]:
         """Evaluate clients on the balanced test set, with the models they hold at that moment."""

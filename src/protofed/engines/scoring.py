@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,7 @@ from protofed.net import EVALUATION_BATCH
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from protofed.core import AnyMethod, Net, Params
     from protofed.examples import Examples
 
 Hits = dict[str, list[int]]
@@ -47,6 +48,17 @@ def with_head_among(scores: dict[str, Tensor], classes: Tensor) -> dict[str, Ten
     if "head" not in scores:
         return scores
     return {**scores, "head_own": scores["head"].masked_fill(~classes.to(scores["head"].device), -torch.inf)}
+
+
+def client_scores(
+    method: AnyMethod, net: Net, params: Params, down: Any, kept: Any
+) -> Callable[[Tensor], dict[str, Tensor]]:
+    """The scores of a client's model for normalised inputs [n, ...], by each of the method's ways of predicting."""
+
+    def scores(x: Tensor) -> dict[str, Tensor]:
+        return net.at_image_size(method.predict(net, params, x, down, kept), len(x))
+
+    return scores
 
 
 @torch.no_grad()

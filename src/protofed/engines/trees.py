@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from protofed.messages import with_sorted_names
+
 
 class StackedTrees:
     """The trees of tensors (messages, or what clients keep) of several clients, stacked leaf by leaf.
@@ -17,7 +19,7 @@ class StackedTrees:
     """
 
     def __init__(self, trees: Sequence[Any]) -> None:
-        leaves, specs = zip(*(tree_flatten(_with_sorted_names(tree)) for tree in trees), strict=True)
+        leaves, specs = zip(*(tree_flatten(with_sorted_names(tree)) for tree in trees), strict=True)
         self.spec = specs[0]
         columns = list(zip(*leaves, strict=True))
         shared = all(tree is trees[0] for tree in trees)  # not per tensor: a worker process gets copies of tensors
@@ -43,16 +45,7 @@ class StackedTrees:
         return [leaf if dim is None else leaf[:count] for leaf, dim in zip(self.leaves, self.dims, strict=True)]
 
 
-def _with_sorted_names(tree: Any) -> Any:
-    """A tree with the keys of its dicts sorted, because dicts that were sent may have another order."""
-    if isinstance(tree, dict):
-        return {key: _with_sorted_names(tree[key]) for key in sorted(tree)}
-    if hasattr(tree, "_replace"):
-        return tree._replace(**{key: _with_sorted_names(part) for key, part in tree._asdict().items()})
-    return tree
-
-
 def tree_shapes(tree: Any) -> tuple[Any, ...]:
     """The structure, shapes and types of a tree. They must be equal for trees to be stacked."""
-    leaves, spec = tree_flatten(_with_sorted_names(tree))
+    leaves, spec = tree_flatten(with_sorted_names(tree))
     return (str(spec), *((tuple(leaf.shape), leaf.dtype) for leaf in leaves))

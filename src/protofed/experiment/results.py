@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from protofed.engines.engine import Evaluation, Report
+from protofed.engines.scoring import client_scores
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.accuracy import Reporting, accuracy_mean_and_std
@@ -24,6 +25,7 @@ from protofed.experiment.kept_states import AllStates, states_of_all
 from protofed.experiment.members import Members
 from protofed.experiment.model import Model
 from protofed.experiment.roster import clients_to_test
+from protofed.experiment.server_model import server_predictor
 from protofed.experiment.stored_members import members_with_data, with_data
 from protofed.experiment.table import ResultTable, TableCell, data_frame
 from protofed.experiment.unknown import Calibration, UnknownRule, client_calibration
@@ -35,7 +37,6 @@ from protofed.training import params_for_testing
 from protofed.trust.known_code import trusting
 
 if TYPE_CHECKING:
-    from protofed.core import Scores
     from protofed.experiment.federation import Federation
 
 RoundRow = dict[str, Any]
@@ -54,13 +55,8 @@ class State(NamedTuple):
         """The model of a client, given by its number or name, or of the server (None)."""
         config, members, method = self.config, self.members, self.config.method
         if client is None:
-            net = members.nets[0]
-
-            def predict_global(x: Tensor) -> Scores:
-                return net.at_image_size(method.predict_global(net, self.server, x), len(x))
-
-            recipe = members.recipes[0] if members.recipes else None
-            return Model(None, net, {}, predict_global, members.train[0], members.labels, recipe=recipe)
+            predict, recipe = server_predictor(method, members, self.server), next(iter(members.recipes), None)
+            return Model(None, members.nets[0], {}, predict, members.train[0], members.labels, recipe=recipe)
         client = members.client_number(client)
         if client not in self.kept:
             raise UserError(
@@ -106,10 +102,7 @@ def client_model(config: Config, members: Members, client: int, kept: Any, down:
     method, site = config.method, members.client(config.run.seed, config.run.rounds - 1, client)
     with one_thread():
         params = params_for_testing(method, site, kept, down, config.train)
-
-    def compute_scores(x: Tensor) -> Scores:
-        return site.net.at_image_size(method.predict(site.net, params, x, down, kept), len(x))
-
+    compute_scores = client_scores(method, site.net, params, down, kept)
     recipe, why = members.recipes[client] if members.recipes else None, ""
     try:
         exportable = method.exportable_params(params, kept)

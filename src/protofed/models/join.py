@@ -8,7 +8,6 @@ the loss contrasts classes, the newcomer downloads the prototypes of all of them
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from protofed.core import Client
-from protofed.engines.scoring import tally
+from protofed.engines.scoring import client_scores, tally
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.accuracy import wilson_interval
@@ -26,7 +25,7 @@ from protofed.experiment.sections import NetChoice
 from protofed.experiment.table import data_frame
 from protofed.experiment.unknown import calibrate_on, fitted_rule, halves, of_classes
 from protofed.experiment.wording import quantity
-from protofed.messages import leaves, message_size
+from protofed.messages import leaves, message_size, with_changed_leaves
 from protofed.methods.local import Local
 from protofed.models.invitation import Invitation, read_invitation
 from protofed.models.newcomer_data import newcomer_data
@@ -39,7 +38,7 @@ from protofed.trust.privacy.public_body import has_public_body, state_before_tra
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from protofed.core import Net, Params, Scores
+    from protofed.core import Net, Params
     from protofed.examples import Examples
     from protofed.experiment.config import Config
     from protofed.experiment.results import Result
@@ -192,10 +191,7 @@ def join(
     downloaded = message_size(down).params
     if num_new := len(labels) - num_known:
         down = _with_own_prototypes(down, method.upload(trained), num_new)
-
-    def answer(x: Tensor) -> Scores:
-        return client_net.at_image_size(method.predict(client_net, params, x, down, kept), len(x))
-
+    answer = client_scores(method, client_net, params, down, kept)
     model = Model(number, client_net, method.exportable_params(params, kept), answer, examples, labels)
     if config.eval.unknown != "none" and not client_net.grid:
         rule = fitted_rule(model, config.eval.unknown)
@@ -243,14 +239,11 @@ def _make_net(spec: Any, default: Net | None, examples: Examples, classes: int) 
 
 def _without_other_classes(message: Any, has_class: Tensor) -> Any:
     """A message without the prototypes of the classes that the client does not have; `has_class`: [classes]."""
-    if isinstance(message, Prototypes):
-        return message.of_classes(has_class)
-    if isinstance(message, dict):
-        return {key: _without_other_classes(part, has_class) for key, part in message.items()}
-    if hasattr(message, "_replace"):
-        parts = {key: _without_other_classes(part, has_class) for key, part in message._asdict().items()}
-        return message._replace(**parts)
-    return message
+
+    def own(name: str, leaf: Tensor | Prototypes) -> Tensor | Prototypes:
+        return leaf.of_classes(has_class) if isinstance(leaf, Prototypes) else leaf
+
+    return with_changed_leaves(message, own)
 
 
 def _for_classes(invitation: Invitation, classes: int) -> Any:
@@ -264,7 +257,7 @@ def _for_classes(invitation: Invitation, classes: int) -> Any:
             f"New classes need a method that sends prototypes alone, such as fedproto, but the run is of "
             f"{invitation.config.method_name}. Leave the rows of new classes out."
         )
-    return _each_prototypes(lambda part: _widened(part, classes), invitation.message)
+    return with_changed_leaves(invitation.message, lambda name, part: _widened(part, classes))
 
 
 def _widened(prototypes: Prototypes, classes: int) -> Prototypes:
@@ -285,12 +278,4 @@ def _with_own_prototypes(down: Any, up: Any, num_new: int) -> Any:
         is_new = torch.arange(len(part.support)) >= len(part.support) - num_new
         return part.or_else(upload.of_classes(is_new))
 
-    ((name, _),) = leaves(down)
-    return _each_prototypes(lambda part: filled(name, part), down)
-
-
-def _each_prototypes(change: Callable[[Prototypes], Prototypes], message: Any) -> Any:
-    """A message of prototypes alone, with each of them changed."""
-    if isinstance(message, Prototypes):
-        return change(message)
-    return message._replace(**{key: _each_prototypes(change, part) for key, part in message._asdict().items()})
+    return with_changed_leaves(down, filled)

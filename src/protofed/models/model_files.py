@@ -13,6 +13,7 @@ import torch
 
 from protofed import __version__
 from protofed.data.table.recipe import Recipe
+from protofed.engines.scoring import client_scores
 from protofed.errors import ConfigError, UserError
 from protofed.examples import Examples
 from protofed.experiment.config import Config
@@ -97,10 +98,7 @@ def _model_from(metadata: dict[str, str], tensors: dict[str, Tensor], path: Path
     method = Config.of(about["experiment"], named_by=path).method
     types, params = method.types(), parts.get("params", {})
     down, kept = (unflatten(types[key], parts.get(key, {})) for key in ("down", "kept"))
-
-    def compute_scores(x: Tensor) -> Scores:
-        return net.at_image_size(method.predict(net, params, x, down, kept), len(x))
-
+    compute_scores = client_scores(method, net, params, down, kept)
     return Model(None, net, weights, compute_scores, data, labels, unknown, recipe, temperatures)
 
 

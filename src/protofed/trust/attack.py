@@ -26,7 +26,7 @@ from torch import Tensor
 from protofed import draws
 from protofed.core import Upload
 from protofed.examples import IGNORED, Examples
-from protofed.messages import leaves
+from protofed.messages import leaves, with_changed_leaves
 from protofed.prototypes import Prototypes
 
 if TYPE_CHECKING:
@@ -90,19 +90,7 @@ def _corrupted(seen: Round, client: int, message: Any, down: Any) -> Any:
         start = start if start is not None and start.shape == leaf.shape else torch.zeros_like(leaf)
         return start + _new_way(seen, client, name, leaf - start, leaf)
 
-    return _with_leaves(message, change)
-
-
-def _with_leaves(tree: Any, change: Callable[[str, Any], Any], prefix: str = "") -> Any:
-    """A message with every tensor and all prototypes replaced by what `change` returns for them and their name."""
-    if isinstance(tree, Tensor | Prototypes):
-        return change(prefix, tree)
-    parts = tree if isinstance(tree, dict) else tree._asdict() if hasattr(tree, "_asdict") else {}
-    start = f"{prefix}/" if prefix else ""
-    changed = {key: _with_leaves(part, change, f"{start}{key}") for key, part in parts.items()}
-    if isinstance(tree, dict):
-        return changed
-    return type(tree)(**changed) if changed else tree
+    return with_changed_leaves(message, change)
 
 
 def _new_way(seen: Round, client: int, name: str, way: Tensor, leaf: Tensor) -> Tensor:
