@@ -13,6 +13,8 @@ from protofed.experiment.stored import has_diverged, read_settings, summary_so_f
 from protofed.experiment.table import ResultTable, TableCell
 from protofed.experiment.wording import duration, percent
 
+_LONGEST = 42
+"""The number of characters of a path that are shown."""
 _HEADS = ("run", "state", "method", "data", "seed", "rounds", "by head", "by prototype", "age")
 
 
@@ -36,12 +38,21 @@ def list_runs(root: Path) -> ResultTable:
         raise UserError(f"There are no run folders in {root}. Give a folder with runs, for example: protofed runs DIR.")
     rows = []
     for path in paths:
-        name = TableCell(str(path), str(path))
+        name = TableCell(shortened(str(path)), str(path))
         try:
             rows.append([name, *_cells_of_run(path)])
         except UserError:
             rows.append([name, TableCell("damaged", "damaged"), *[TableCell("-")] * (len(_HEADS) - 2)])
     return ResultTable(_HEADS, rows, labels=4)
+
+
+def shortened(path: str) -> str:
+    """A long path without its middle, so that a table fits a screen. Other formats than text have all of it.
+
+    >>> shortened("runs/a"), shortened("runs/reproduce/" + 40 * "x" + "/seed-0")
+    ('runs/a', 'runs/reproduce/xxxxx...xxxxxxxxxxxx/seed-0')
+    """
+    return path if len(path) <= _LONGEST else f"{path[:20]}...{path[-(_LONGEST - 23) :]}"
 
 
 def _cells_of_run(path: Path) -> list[TableCell]:
@@ -57,12 +68,8 @@ def _cells_of_run(path: Path) -> list[TableCell]:
         summary = summary_so_far(settings, files, rounds) if rounds else {}
     changed = [path / name for name in ("config.toml", "rounds.jsonl", "result.json") if (path / name).exists()]
     age = time.time() - max(file.stat().st_mtime for file in changed)
-    method, seed, rounds = (
-        settings.get("method", {}).get("name", "?"),
-        settings.get("run", {}).get("seed"),
-        settings.get("run", {}).get("rounds"),
-    )
-    data = summary.get("dataset", settings.get("data", {}).get("name", "?"))
+    method, seed, rounds = settings["method"]["name"], settings["run"]["seed"], settings["run"]["rounds"]
+    data = summary.get("dataset", settings["data"]["name"])
     accuracies = [(summary.get("accuracy") or {}).get(way) for way in ("head", "prototype")]
     return [
         TableCell(state, state),
