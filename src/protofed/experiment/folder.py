@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from protofed.errors import UserError
 from protofed.experiment.links import remove_link
+from protofed.experiment.reading import read_client_rows, read_json, recreated_by_resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -260,28 +261,7 @@ class Folder:
 
     def clients(self) -> list[dict[str, Any]]:
         """The rows of clients.csv."""
-
-        def value(key: str, text: str) -> Any:
-            if key.startswith(("accuracy_", "wilson_", "miou_", "personal_", "temperature_")):
-                return float(text) if text else None
-            return int(text) if key in ("client", "train", "test") else text
-
-        path = self.path / "clients.csv"
-        advice = recreated_by_resume(path)
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                rows = [{key: value(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            csv.Error,
-        ) as problem:  # cells without a column, or none
-            raise UserError(f"{path} cannot be read: {problem}. {advice}") from problem
-        if not all("client" in row for row in rows) or not rows:
-            raise UserError(f"{path} is damaged: it has no rows of clients. {advice}")
-        return rows
+        return read_client_rows(self.path / "clients.csv")
 
     def unknown_rules(self) -> dict[str, Any]:
         """The content of unknown.json, by client. Runs of earlier versions have reach.json and no rule."""
@@ -294,25 +274,3 @@ def must_be_new(path: Path, replaceable: bool = False) -> None:
     if path.exists():
         other = ", or replace it (--force, in Python force=True)" if replaceable else ""
         raise UserError(f"{path} already exists. Give another name{other}.")
-
-
-def recreated_by_resume(path: Path) -> str:
-    """What to do about a damaged or missing file of a run folder that follows from its checkpoint."""
-    start = "Delete it and run" if path.exists() else "Run"
-    return f"{start} `protofed run --resume --out {path.parent}` to recreate it."
-
-
-def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """The JSON object in a file of a run folder; an error if it does not have these keys."""
-    advice = recreated_by_resume(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        content = {}
-    except (OSError, ValueError, RecursionError) as problem:
-        raise UserError(f"{path} cannot be read: {problem}. {advice}") from problem
-    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
-    if missing or not isinstance(content, dict):
-        detail = f" (no {missing[0]})" if missing else ""
-        raise UserError(f"{path} is {'incomplete' if path.exists() else 'missing'}{detail}. {advice}")
-    return content

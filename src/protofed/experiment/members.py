@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from protofed.core import AnyMethod, Client, Net, Site
-from protofed.data.partitions import MIX_ORIGINS
+from protofed.data.partitions import mixed_origins_notes
 from protofed.data.partitions.base import Holding, are_drawn, check_holdings, hash_of_labels
 from protofed.data.sources import SOURCES
 from protofed.data.table.recipe import Recipe
@@ -107,12 +107,8 @@ class Members:
             # by client: the test set of each client, with the client's constants
             balanced = tuple(test) if statistics == "client" else (balanced[0].normalised_like(constants[0]),)
         built, notes = client_nets(config, train, data.classes, nets)
-        if config.data.name == "npz" and data.groups and config.partition_name in MIX_ORIGINS:
-            notes = (
-                *notes,
-                f"careful: the file says which of {len(data.groups)} clients an example belongs to, and partition "
-                f"{config.partition_name} mixes them. To keep them apart, use partition.name = natural",
-            )
+        if config.data.name == "npz":
+            notes = (*notes, *mixed_origins_notes(config.partition_name, len(data.groups)))
         return cls(
             data.name,
             data.labels,

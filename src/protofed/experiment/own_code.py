@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from protofed.data.partitions import PARTITIONS
 from protofed.data.sources import SOURCES
 from protofed.experiment.encoder_files import ENCODERS, is_file
-from protofed.experiment.folder import read_json, write_atomically
+from protofed.experiment.folder import write_atomically
+from protofed.experiment.reading import read_json
 from protofed.experiment.trackers import WATCHERS
 from protofed.methods import METHODS
 from protofed.nets import NETS

@@ -20,10 +20,11 @@ from protofed.experiment.accuracy import Reporting, accuracy_mean_and_std
 from protofed.experiment.calibration import fit_temperatures
 from protofed.experiment.checkpoint import latest_checkpoint
 from protofed.experiment.config import Config
-from protofed.experiment.folder import Folder, read_json
+from protofed.experiment.folder import Folder
 from protofed.experiment.kept_states import AllStates, states_of_all
 from protofed.experiment.members import Members
 from protofed.experiment.model import Model
+from protofed.experiment.reading import read_json
 from protofed.experiment.roster import clients_to_test
 from protofed.experiment.server_model import server_predictor
 from protofed.experiment.stored_members import members_with_data, with_data

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from protofed.errors import UserError
-from protofed.experiment.folder import Folder, recreated_by_resume
+from protofed.experiment.folder import Folder
+from protofed.experiment.reading import recreated_by_resume
 from protofed.experiment.wording import dataset_title
 from protofed.plugins import label as short_name
 

@@ -136,10 +136,15 @@ def pca(runs: Sequence[StoredRun]) -> Figure:
     return _draw_scatter([project_panels([panel], project_by_pca)[0] for panel in panels])
 
 
-def embeddings(runs: Sequence[StoredRun], clients: Sequence[int], classes: Sequence[str] = ()) -> Figure:
+def embeddings(
+    runs: Sequence[StoredRun],
+    clients: Sequence[int],
+    classes: Sequence[str] = (),
+    projection: Projection = project_by_pca,
+) -> Figure:
     """Some clients of each run side by side. The clients of a run share one projection."""
     panels = []
     for run, title in zip(runs, titles(runs), strict=True):
         shown = clients or range(min(2, run.summary["clients"]))
-        panels += project_panels(embed_clients(run, title, shown, classes), project_by_pca)
+        panels += project_panels(embed_clients(run, title, shown, classes), projection)
     return _draw_scatter(panels, same_axes=len(runs) == 1)

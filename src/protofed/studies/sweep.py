@@ -17,9 +17,10 @@ import torch
 from protofed.data.sources import SOURCES
 from protofed.errors import StoppedRunError, UserError
 from protofed.experiment.config import Config, changed_keys
-from protofed.experiment.folder import Folder, read_json, write_atomically
+from protofed.experiment.folder import Folder, write_atomically
 from protofed.experiment.groups import ROOT_IS_THE_DATA
 from protofed.experiment.progress import ProgressFile, ProgressLine, wants_progress
+from protofed.experiment.reading import read_json
 from protofed.experiment.results import Result
 from protofed.experiment.run import run
 from protofed.experiment.stored import has_diverged

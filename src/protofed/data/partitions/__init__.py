@@ -25,5 +25,15 @@ _BUILT_IN: dict[str, type[Partition]] = {
     "with_replacement": WithReplacement,
 }
 PARTITIONS = Registry("partitions", partition_class, _BUILT_IN)
-MIX_ORIGINS = _BUILT_IN.keys() - {"by_domain", "file", "natural", "pooled"}
+_MIX_ORIGINS = _BUILT_IN.keys() - {"by_domain", "file", "natural", "pooled"}
 """The partitions that divide examples without regard to the domain, hospital or person that they come from."""
+
+
+def mixed_origins_notes(partition: str, origins: int) -> list[str]:
+    """A caution if a partition mixes examples of which a file says to which of its clients they belong."""
+    if not origins or partition not in _MIX_ORIGINS:
+        return []
+    return [
+        f"careful: the file says which of {origins} clients an example belongs to, and partition {partition} mixes "
+        "them. To keep them apart, use partition.name = natural"
+    ]

@@ -13,8 +13,9 @@ from protofed.core import cross_entropy
 from protofed.engines.threads import one_thread
 from protofed.errors import UserError
 from protofed.experiment.checkpoint import checkpoint_names, read_checkpoint
-from protofed.experiment.folder import Folder, read_json, write_atomically
+from protofed.experiment.folder import Folder, write_atomically
 from protofed.experiment.kept_states import states_of_all
+from protofed.experiment.reading import read_json
 from protofed.experiment.results import Result
 from protofed.experiment.roster import draw_roster
 from protofed.experiment.store import DamageError
