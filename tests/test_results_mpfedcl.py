@@ -192,3 +192,41 @@ def test_sentences_about_label_skew_on_office_follow_from_the_kept_figures():
         "has {} and {} (paper: {:.2f})".format(*means("fedproto"), paper["fedproto"]),
     ):
         assert sentence in text, sentence
+
+
+def test_sentences_about_equal_time_follow_from_the_kept_figures():
+    text, eighth = text_of("mpfedcl.md"), Kept("mpfedcl-table8")
+    skew, domains = "Digit-5, Dir(0.5)", "Digit-5, domains"
+    columns = (skew, domains, "Office, Dir(0.5)", "Office, domains")
+    above = {(row, at): eighth.gap(row, "mp", at) for row in ("fedavg", "fedproto", "sp", "dp") for at in columns}
+    assert {place for place, gap in above.items() if gap.excludes_zero} == {
+        ("fedavg", skew),
+        ("fedavg", domains),
+        ("fedproto", domains),
+        ("sp", domains),
+        ("dp", "Office, Dir(0.5)"),
+    }
+    papers = {row: [paper_mean(figure) for figure in figures] for row, figures in published.MPFEDCL_TABLE8.items()}
+    below = {row: [mp - other for mp, other in zip(papers["mp"], papers[row], strict=True)] for row in papers}
+    earlier = [paper_mean(figure) for figure in published.MPFEDCL_TABLE7["mp"]]
+    assert max(abs(one - other) for one, other in zip(earlier, papers["mp"], strict=True)) < 2.4
+    rounds = {place: result.other("rounds").values() for place, result in eighth.by_place.items()}
+    for row, before in (("mp", 60), ("sp", 60), ("dp", 60), ("fedavg", 130), ("fedproto", 130)):
+        assert min(min(rounds[row, at]) for at in columns[2:]) > before
+    assert min(min(rounds["mp", at]) for at in columns[2:]) > 120
+    assert [round(60 * 3 / sum(rounds["mp", at])) for at in columns[:2]] == [6, 5]
+    times = [sum(rounds["fedavg", at]) / sum(rounds["mp", at]) for at in columns]
+    assert min(times[:2]) > 2
+    dp = eighth.gap("mp", "dp", "Office, Dir(0.5)")
+    for sentence in (
+        f"is above it by {above['fedavg', skew].percent()} points with Dir(0.5) and by "
+        f"{above['fedavg', domains].percent()} by domain. In the paper it is {below['fedavg'][0]:.1f} and "
+        f"{below['fedavg'][1]:.1f} points below.",
+        f"above mp by domain by {above['fedproto', domains].percent()} points, and so is sp by "
+        f"{above['sp', domains].percent()} (paper: {below['fedproto'][1]:.1f} below and {-below['sp'][1]:.1f} above)",
+        f"above dp by {dp.percent()} points with Dir(0.5). The paper has mp above fedavg by {below['fedavg'][2]:.1f} and "
+        f"{below['fedavg'][3]:.1f} points.",
+        f"takes {times[0]:.1f} and {times[1]:.1f} times as long as one of fedavg on Digit-5, and {times[2]:.1f} and "
+        f"{times[3]:.1f} times on Office.",
+    ):
+        assert sentence in text, sentence
