@@ -122,6 +122,17 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def test_docs_wrap_at_100_columns():
+    """Tables, pictures, code and marks of generated tables may be longer."""
+    longer = [
+        f"{page.name}: {line}"
+        for page in [*PAGES, TOP / "CHANGELOG.md"]
+        for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines()
+        if len(line) > 100 and not line.startswith(("|", "![", "    ", "<!--"))
+    ]
+    assert longer == []
+
+
 def test_every_method_has_a_page():
     assert all((TOP / "docs" / "methods" / f"{name}.md").exists() for name in METHODS)
 
