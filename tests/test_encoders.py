@@ -418,6 +418,27 @@ def breaks():
 
 def number():
     return 3
+
+
+def nothing():
+    return lambda x: x.flatten(1)[:, :0]
+
+
+def compares_small():
+    """Features that depend on the batch, and are small."""
+    return lambda x: 1e-6 * (x - x.mean(0)).flatten(1)
+
+
+class Half(nn.Module):
+    """Weights in another precision, and features with a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((256, 2), 0.5, dtype=torch.bfloat16))
+
+    @torch.enable_grad()
+    def forward(self, x):
+        return x.flatten(1) @ self.weight.float().requires_grad_()
 '''
 
 
@@ -462,6 +483,11 @@ def test_an_own_module_is_not_in_training_and_repeats_grey_images(own):
     torch.testing.assert_close(first, encoded("Small", colour).train.x)
 
 
+def test_an_own_module_may_have_another_precision_and_return_features_with_a_gradient(own):
+    raw = spots().test.x.float()
+    torch.testing.assert_close(encoded("Half").test.x, raw.flatten(1).sum(1, keepdim=True).expand(-1, 2) / 2)
+
+
 def test_features_of_own_code_are_computed_again_if_what_it_imports_changes(own):
     before = encoded("Means").test.x
     sys.modules["own_help"].SHIFT = 1.0
@@ -477,6 +503,8 @@ def test_features_of_own_code_are_computed_again_if_what_it_imports_changes(own)
         ("compares_images", "features of an input depend on the other inputs of its batch"),
         ("draws", "drew from numpy's global generator"),
         ("breaks", r"does not take inputs of shape \[2, 1, 16, 16\]: RuntimeError"),
+        ("nothing", r"gives features of shape \[2, 0\] for 2 inputs; must be \[2, dim\], with at least one number"),
+        ("compares_small", "features of an input depend on the other inputs of its batch"),
         ("number", "gives a int; must be a torch module or a function of a batch"),
         ("Mean", r'own.py has no "Mean". Did you mean "Means"'),
     ],
@@ -484,6 +512,10 @@ def test_features_of_own_code_are_computed_again_if_what_it_imports_changes(own)
 def test_own_encoders_that_cannot_be_used_are_refused(own, name, message):
     with pytest.raises(UserError, match=message):
         encoded(name)
+    with pytest.raises(UserError, match='"torch:relu": no signature found'):
+        encode_dataset(spots(), Config.of({"data": {"encoder": "torch:relu"}}).data)
+    with pytest.raises(UserError, match=r"data\.encoder: got 3; must be text"):
+        Config.load(None, ["data.encoder=3"])
     with pytest.raises(UserError, match=r"own\.py:Means has its own net. Leave the key out"):
         encoded("Means", encoder_net="mlp")
 

@@ -69,9 +69,6 @@ def test_joining_from_the_file_gives_the_model_that_the_run_folder_gives(run, fi
         assert torch.equal(value, from_file.model.params[name])
 
 
-@pytest.mark.parametrize(
-    "method", ["fedavg", "fedper", "fednh", "fpl", "mpfedcl", "protomargin", "fedtgp", "local", "creff"]
-)
 @pytest.mark.parametrize("privacy", [{}, {"noise": 1.0, "encoder": "frozen"}])
 def test_a_newcomer_has_the_initial_weights_and_the_privacy_of_the_run_from_all_sources(privacy, tmp_path):
     small = {"data": {"clients": 3, "limit": 90}, "partition": {"name": "iid"}}
@@ -96,6 +93,9 @@ def test_a_newcomer_has_the_initial_weights_and_the_privacy_of_the_run_from_all_
         join(tmp_path / "run", data, epochs=1)
 
 
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedper", "fednh", "fpl", "mpfedcl", "protomargin", "fedtgp", "local", "creff"]
+)
 def test_every_kind_of_message_goes_through_the_file(method, tmp_path):
     federation = protofed.Federation([points(40, "a", "b"), points(40, "b", "a", seed=2)])
     result = federation.run({"run": {"rounds": 1}, "method": {"name": method}})
@@ -145,7 +145,7 @@ def test_new_classes_are_an_explained_error_or_learned_by_the_newcomer_alone(run
     with pytest.raises(UserError) as caught:
         join(read_invitation(file), data, epochs=1)
     assert str(caught.value) == (
-        "data[0]: there is no class 'z'. Known: a, b, c. To add new classes for this client, use --new-classes."
+        "The newcomer: there is no class 'z'. Known: a, b, c. To add new classes for this client, use --new-classes."
     )
     for source in (read_invitation(file), run):
         joined = join(source, data, epochs=20, new_classes=True)

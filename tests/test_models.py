@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
@@ -92,6 +93,31 @@ def test_the_servers_model_is_the_default_where_there_is_one(run, digits, comman
     assert run.state.default_client() == 0
 
 
+def test_the_servers_model_predicts_rows_of_tables_that_are_scaled_alike(tmp_path):
+    """Medians, which replace missing numbers, stay a client's own; the server's model has their mean."""
+    for name, start in (("a", 0), ("b", 100)):
+        ages = start + np.arange(40)
+        pd.DataFrame({"age": ages, "outcome": np.where(ages % 2, "x", "y")}).to_csv(
+            tmp_path / f"{name}.csv", index=False
+        )
+    table = {
+        "run": {"rounds": 1},
+        "data": {"name": "table", "root": str(tmp_path), "target": "outcome", "scaling": "federated"},
+        "method": {"name": "fedavg"},
+    }
+    result = protofed.run(table)
+    recipes = result.state.members.recipes
+    fills = [recipe.steps[0].fill for recipe in recipes]
+    assert fills[0] != fills[1]
+    model = result.predictor()
+    assert model.client is None
+    assert model.recipe.steps[0].fill == np.mean(fills)
+    assert len(result.predict(pd.DataFrame({"age": [3.0, 110.0]}))) == 2
+    own = protofed.run({**table, "data": {**table["data"], "scaling": "client"}})
+    with pytest.raises(UserError, match="Clients of this run normalise their inputs by their own statistics"):
+        own.predictor()
+
+
 def test_the_servers_model_needs_a_client_if_each_normalises_by_its_own_statistics(tmp_path):
     draw, y, site = np.random.RandomState(0), np.arange(80) % 2, np.repeat(["near", "far"], 40)
     x = (draw.normal(size=(80, 4)) + 3 * y[:, None]) * np.where(site == "near", 1.0, 100.0)[:, None]
@@ -99,7 +125,7 @@ def test_the_servers_model_needs_a_client_if_each_normalises_by_its_own_statisti
     data = {"name": "npz", "root": str(tmp_path / "own.npz"), "normalise": "client"}
     table = {"run": {"rounds": 2}, "data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg"}}
     result = protofed.run(table)
-    with pytest.raises(UserError, match=r"by its own statistics, so new inputs belong to one of them\. Name it"):
+    with pytest.raises(UserError, match=r"by their own statistics, so new inputs belong to one of them\. Name it"):
         result.predict(x[40:])
     assert len(result.predict(x[40:], client="far")) == 40
 

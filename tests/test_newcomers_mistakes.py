@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import protofed
+from protofed.data.table.recipe import fit_recipe
 from protofed.errors import ConfigError, UserError
 from protofed.experiment.config import Config
 from protofed.experiment.members import Members
 from protofed.experiment.sections import RunSection
+from protofed.models.input_scale import table_cautions
 from protofed.pictures.catalogue import PICTURES
 from test_cli import protofed as command  # noqa: F401
 
@@ -152,6 +154,8 @@ def test_columns_that_differ_in_capitals_only_are_told(tmp_path):
 def test_a_file_of_another_format_among_tables_is_not_passed_over(tmp_path):
     table = tables(tmp_path / "sites", a_csv=("x", "y"))
     (tmp_path / "sites" / "README.md").write_text("about these files")
+    (tmp_path / "sites" / ".settings.json").write_text("{}")
+    (tmp_path / "sites" / "old.zip").mkdir()
     assert Members.of(Config.of(table)).names == ("a",)
     (tmp_path / "sites" / "fourth.xlsx").write_bytes(b"PK\x03\x04")
     with pytest.raises(UserError, match=r"fourth\.xlsx is not read: tables end in \.csv.*Save it as CSV"):
@@ -188,11 +192,23 @@ def test_a_partition_that_mixes_the_clients_of_an_own_file_is_told(command, tmp_
     table = {"data": {"name": "npz", "root": str(tmp_path / "own.npz")}}
     mixed = Members.of(Config.of({**table, "partition": {"name": "iid"}})).notes
     assert any("of 3 clients an example belongs to, and partition iid mixes them" in note for note in mixed)
+    only_one = tmp_path / "one.npz"
+    np.savez(only_one, x=draw.normal(size=(30, 4)), y=np.arange(30) % 3, client=np.array(["a"] * 30))
+    one = {"data": {"name": "npz", "root": str(only_one)}, "partition": {"name": "iid"}}
+    assert not Members.of(Config.of(one)).notes
     for name in ("natural", "pooled"):
         assert not Members.of(Config.of({**table, "partition": {"name": name}})).notes
     assert (
         "246 training and 54 test examples of 3 classes" in command("data", "info", "own.npz")[1]
     )  # the name of a file is understood
+
+
+def test_a_rare_property_is_not_taken_for_another_unit():
+    """A column that is 1 in one of 200 training rows: 14 standard deviations from its mean, and an ordinary value."""
+    rare = np.arange(400) % 200 == 0
+    recipe = fit_recipe(pd.DataFrame({"smoker": rare.astype(float)}), {"smoker": "number"}, "y")
+    assert table_cautions(recipe, pd.DataFrame({"smoker": [1.0]})) == []
+    assert len(table_cautions(recipe, pd.DataFrame({"smoker": [100.0]}))) == 1
 
 
 @pytest.mark.parametrize(

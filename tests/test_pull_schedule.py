@@ -12,7 +12,7 @@ import protofed
 from protofed.core import Batch
 from protofed.experiment.bounds.monitor import BoundsMonitor
 from protofed.methods.fedproto import FedProto
-from protofed.methods.parts.pull_schedule import corollary_limit
+from protofed.methods.parts.pull_schedule import corollary_limit, first_pull
 from protofed.training import take_part
 from toys import config, everything, federation, played, runner_of
 
@@ -104,6 +104,13 @@ def test_the_state_survives_a_checkpoint(tmp_path):
     protofed.run(table, tmp_path / "run")
     loaded = protofed.Result.load(tmp_path / "run")
     assert [float(kept.pull["pull"]) for kept in loaded.state.kept.values()] == pytest.approx([0.3] * 3)
+
+
+def test_the_first_pull_is_0_in_round_0_and_complete_for_a_client_that_joins_later():
+    assert first_pull("constant", 2.0, 0) == first_pull("constant", 2.0, 3) == {}
+    for schedule in ("linear", "corollary"):
+        assert float(first_pull(schedule, 2.0, 0)["pull"]) == 0
+        assert float(first_pull(schedule, 2.0, 3)["pull"]) == 2
 
 
 @pytest.mark.parametrize("schedule", ["linear", "corollary"])

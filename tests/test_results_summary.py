@@ -315,6 +315,26 @@ def test_no_verdict_of_the_main_claims_would_remain_after_a_correction_for_their
     assert smallest * len(tested) > 0.05
 
 
+def test_the_sentences_about_equal_time_follow_from_the_kept_figures():
+    text, eighth = text_of("README.md"), Kept("mpfedcl-table8")
+    skew, domains = (eighth.gap("fedavg", "mp", f"Digit-5, {split}") for split in ("Dir(0.5)", "domains"))
+    proto = eighth.gap("fedproto", "mp", "Digit-5, domains")
+    assert all(gap.excludes_zero for gap in (skew, domains, proto))
+    papers = [
+        paper_mean(one) - paper_mean(other)
+        for one, other in zip(*(published.MPFEDCL_TABLE8[row] for row in ("mp", "fedavg")), strict=True)
+    ]
+    office = ("Office, Dir(0.5)", "Office, domains")
+    assert not any(eighth.gap("mp", row, at).excludes_zero for row in ("fedavg", "fedproto") for at in office)
+    assert min(min(eighth.by_place["mp", at].other("rounds").values()) for at in office) > 100
+    of_sixty = [eighth.by_place["mp", f"Digit-5, {at}"].other("rounds").values() for at in ("Dir(0.5)", "domains")]
+    assert 9 <= min(map(min, of_sixty)) <= max(map(max, of_sixty)) <= 13  # about ten
+    assert (
+        f"it is below fedavg by {skew.percent()} points with Dir(0.5) and by {domains.percent()} by domain, where the "
+        f"paper has it {papers[0]:.1f} and {papers[1]:.1f} above, and below fedproto by {proto.percent()} by domain."
+    ) in text
+
+
 def test_every_kept_file_is_named_in_the_summary():
     text = text_of("README.md")
     studies = ("fedproto-", "fednh-table", "mpfedcl-", "protomargin-")

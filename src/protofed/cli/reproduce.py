@@ -159,8 +159,9 @@ def _run_study(
         sweep.require_data(jobs, " Or show the kept figures alone: add --finished." if kept else "")
     say(console, f"{study.title}{', quick version' if quick else ''}:")
     if kept:
-        missing = f" {quantity(len(jobs), 'run')} to do; to show the kept figures alone, add --finished."
-        say(console, f"{len(kept_figures)} figures are taken from {kept}.{missing if jobs and not finished else ''}")
+        number = sum(not (job.out / "result.json").exists() for job in jobs)
+        missing = f" {quantity(number, 'run')} to do; to show the kept figures alone, add --finished."
+        say(console, f"{len(kept_figures)} figures are taken from {kept}.{missing if number and not finished else ''}")
     at_a_time, cluster = runs_at_a_time(asked, ray), Cluster(ray, out) if ray else None
     if not finished:
         with advice_if_stopped(same_command_continues):

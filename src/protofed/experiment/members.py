@@ -14,7 +14,7 @@ from protofed.core import AnyMethod, Client, Net, Site
 from protofed.data.partitions import mixed_origins_notes
 from protofed.data.partitions.base import Holding, are_drawn, check_holdings, hash_of_labels
 from protofed.data.sources import SOURCES
-from protofed.data.table.recipe import Recipe
+from protofed.data.table.recipe import Recipe, shared_recipe
 from protofed.errors import UserError, did_you_mean
 from protofed.examples import Examples
 from protofed.experiment.encoder import encode_dataset
@@ -175,12 +175,12 @@ class Members:
         return len(self.nets)
 
     def require_same_inputs(self) -> None:
-        """Raise an error if clients normalise inputs by their own statistics: new inputs then belong to one of them."""
+        """Raise an error if clients do not normalise inputs in the same way: new inputs then belong to one of them."""
         differ = any(part.input != self.train[0].input for part in self.train)
-        if differ or any(recipe != self.recipes[0] for recipe in self.recipes):
+        if differ or (self.recipes and shared_recipe(self.recipes) is None):
             raise UserError(
-                "Every client of this run normalises its inputs by its own statistics, so new inputs belong to one "
-                "of them. Name it: --client NAME (in Python: client=...)."
+                "Clients of this run normalise their inputs by their own statistics, so new inputs belong to one of "
+                "them. Name it: --client NAME (in Python: client=...)."
             )
 
     def client_name(self, number: int) -> str:

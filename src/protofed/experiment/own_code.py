@@ -37,7 +37,8 @@ def change_names(table: Mapping[str, Any], change: Change) -> dict[str, Any]:
             return [changed(section, part) for part in value]
         if isinstance(value, Mapping) and section in _NAMED:
             named = {"name": change(_NAMED[section], value["name"])} if "name" in value else {}
-            if section == "data" and (encoder := value.get("encoder")) and not is_file(encoder):
+            encoder = value.get("encoder")
+            if section == "data" and isinstance(encoder, str) and encoder and not is_file(encoder):
                 named["encoder"] = change(ENCODERS, encoder)
             return {**value, **named}
         if isinstance(value, Mapping) and section == "run" and isinstance(value.get("watchers"), list | tuple):

@@ -19,7 +19,7 @@ from protofed.experiment.encoder_constants import given_or_raw
 from protofed.experiment.sections import DataSection
 from protofed.plugins import label, origin_of
 
-_TOLERANCE = 1e-3
+_BATCH_TOLERANCE = 1e-3
 """How much a feature may depend on the size of its batch, relative to the largest feature: the rounding of sums."""
 
 
@@ -41,7 +41,10 @@ def encoder_maker(found: Any, name: str) -> OwnEncoderMaker:
             f'"{name}" is a {type(found).__name__}; an encoder is a torch module class or a function, both without '
             "arguments. The function returns a module, or a function of a batch of inputs."
         )
-    parameters = inspect.signature(found).parameters.values()
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError) as problem:  # of a function that is compiled
+        raise UserError(f'"{name}": {problem}. Write a function without arguments that returns it.') from problem
     if any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
         raise UserError(
             f'"{name}" takes ({", ".join(one.name for one in parameters)}); must be callable without arguments. Give '
@@ -72,7 +75,7 @@ class OwnEncoder:
             made.eval().requires_grad_(False)
             self.channels = next((part.in_channels for part in made.modules() if isinstance(part, nn.Conv2d)), 0)
             for value in made.state_dict().values():
-                self.digest.update(value.contiguous().cpu().numpy().data)
+                self.digest.update(value.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
 
     def normalised(self, examples: Examples) -> Examples:
         return given_or_raw(examples, self.section)
@@ -85,8 +88,8 @@ class OwnEncoder:
         probe = torch.linspace(0, 255, 2 * math.prod(shape)).reshape(2, *shape)
         both = self.features(probe)
         alone = torch.cat([self.features(probe[:1]), self.features(probe[1:])])
-        scale = max(1.0, float(both.nan_to_num(0).abs().max()))
-        if not torch.allclose(both, alone, rtol=0, atol=_TOLERANCE * scale, equal_nan=True):
+        scale = float(both.nan_to_num(0).abs().max())
+        if not torch.allclose(both, alone, rtol=0, atol=_BATCH_TOLERANCE * scale, equal_nan=True):
             raise UserError(
                 f"{self.title}: the features of an input depend on the other inputs of its batch. Put modules with "
                 "batch norm into evaluation mode: module.eval()."
@@ -106,7 +109,10 @@ class OwnEncoder:
             raise UserError(
                 f"{self.title} does not take inputs of shape {list(x.shape)}: {type(problem).__name__}: {problem}"
             ) from problem
-        if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != len(x):
+        if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != len(x) or not out.shape[1]:
             got = f"features of shape {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
-            raise UserError(f"{self.title} gives {got} for {len(x)} inputs; must be [{len(x)}, dim].")
-        return out.float()
+            raise UserError(
+                f"{self.title} gives {got} for {len(x)} inputs; must be [{len(x)}, dim], with at least one number per "
+                "input."
+            )
+        return out.detach().float()

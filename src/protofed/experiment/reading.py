@@ -39,7 +39,7 @@ def read_client_rows(path: Path) -> list[dict[str, Any]]:
     advice = recreated_by_resume(path)
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = [{key: _cell(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
+            rows = [{key: _client_cell(key, text) for key, text in row.items()} for row in csv.DictReader(file)]
     except (OSError, ValueError, TypeError, AttributeError, csv.Error) as problem:  # cells without a column, or none
         raise UserError(f"{path} cannot be read: {problem}. {advice}") from problem
     if not all("client" in row for row in rows) or not rows:
@@ -47,7 +47,7 @@ def read_client_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _cell(column: str, text: str) -> Any:
+def _client_cell(column: str, text: str) -> Any:
     """The value of a cell of clients.csv."""
     if column.startswith(("accuracy_", "wilson_", "miou_", "personal_", "temperature_")):
         return float(text) if text else None

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from protofed.data.table.recipe import shared_recipe
 from protofed.engines.engine import Evaluation, Report
 from protofed.engines.scoring import client_scores
 from protofed.engines.threads import one_thread
@@ -56,7 +57,7 @@ class State(NamedTuple):
         """The model of a client, given by its number or name, or of the server (None)."""
         config, members, method = self.config, self.members, self.config.method
         if client is None:
-            predict, recipe = server_predictor(method, members, self.server), next(iter(members.recipes), None)
+            predict, recipe = server_predictor(method, members, self.server), shared_recipe(members.recipes)
             return Model(None, members.nets[0], {}, predict, members.train[0], members.labels, recipe=recipe)
         client = members.client_number(client)
         if client not in self.kept:

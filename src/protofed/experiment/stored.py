@@ -154,7 +154,8 @@ def require_complete(settings: Mapping[str, Any], path: Path) -> None:
     """Raise an error if the config.toml of a run lacks a section, or the name in one, as after a disk was full."""
     for section in ("run", "data", "partition", "net", "method", "train", "engine"):
         keys = {"data": ("name", "clients"), "method": ("name",), "run": ("seed", "rounds")}.get(section, ())
-        if section not in settings or any(key not in settings[section] for key in keys):
+        table = settings.get(section)
+        if not isinstance(table, Mapping | list) or any(key not in table for key in keys):
             raise UserError(
                 f"{path} is incomplete: [{section}] or a part of it is missing. Restore the file; without it, nobody "
                 "knows what was run."

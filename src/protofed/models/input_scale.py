@@ -55,6 +55,9 @@ def table_cautions(recipe: Recipe, frame: Any) -> list[str]:
             continue
         values = numbers_of(frame[step.name], step.name)
         values = values[~np.isnan(values)]
+        is_rare = bool(np.isclose(step.std**2, step.mean * (1 - step.mean)))  # of 0 and 1: both are usual values
+        if is_rare and np.isin(values, (0, 1)).all():
+            continue
         if len(values) and abs(np.median(values) - step.mean) > _FAR * step.std:
             cautions.append(
                 f'Careful: the column "{step.name}", with values from {values.min():g} to {values.max():g}, seems to '

@@ -106,7 +106,7 @@ class Invitation:
             )
         return build_nets(self.config, [shape], len(self.labels))[0]
 
-    def initial_layers(self, client: int | None) -> Params:
+    def layers_for(self, client: int | None) -> Params:
         """The tensors that the net of `client`, or of the first client, starts from (net.weights); {}: none."""
         if self.layers or self.config.nets[0].name == GIVEN:
             return self.layers
@@ -169,7 +169,7 @@ def write_invitation(invitation: Invitation, path: Path) -> None:
         "steps": [vars(step) for step in invitation.steps],
     }
     tensors = {name: value.clone() for name, value in flatten(invitation.message).items()}
-    layers = invitation.initial_layers(None)
+    layers = invitation.layers_for(None)
     tensors |= {f"{_LAYERS}{name}": value.clone() for name, value in layers.items()}
     content = save(tensors, {_INVITATION: json.dumps(about), "protofed": __version__})
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ class Newcomer:
     test: int  # test examples
     steps: int  # optimiser steps of its training with the run
     spent: float  # epochs of all phases, and of training alone
-    given: list[str]  # the tensors that started from `layers` and not at random
+    given: list[str]  # the tensors that started from `layers` or the run's net.weights and not at random
     shared: bool  # whether it started from weights that the run shares instead
     downloaded: int  # numbers that the server sent
     accuracy: dict[str, float]  # after joining, by way of predicting
@@ -94,7 +94,7 @@ class Newcomer:
         if self.shared:
             start = "weights that the run shares"
         elif self.given:
-            start = f"the given layers ({len(self.given)} of its {len(self.model.net.shapes)} tensors)"
+            start = f"given initial weights ({len(self.given)} of its {len(self.model.net.shapes)} tensors)"
         else:
             start = "random weights"
         return (
@@ -167,7 +167,7 @@ def join(
         wanted = "a mask for every image" if examples.mask is None else "one label per input"
         raise UserError(f"The nets of the run need {wanted}. Give the newcomer's labels in this form.")
     client_net = _make_net(net, default, examples, len(labels))
-    layers = layers or (invitation.initial_layers(newcomer.like) if net is None else {})
+    layers = layers or (invitation.layers_for(newcomer.like) if net is None else {})
     client_net = client_net.starting_from(layers) if layers else client_net
     invitation.check_net(client_net)
     seed = config.run.seed if seed is None else seed

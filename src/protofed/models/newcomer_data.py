@@ -60,7 +60,7 @@ def newcomer_data(
     try:
         if hasattr(data, "columns"):
             return _from_table(invitation, data, new_classes, name)
-        if not len(data[1]) and test is None:
+        if not np.size(data[1]) and test is None:
             raise UserError("The newcomer has no examples. Give it some.")
         labels = _extended(invitation.labels, np.asarray(data[1]), new_classes)
         newcomer = Federation([data], None if test is None else [test], labels, name=name)

@@ -47,7 +47,7 @@ def list_runs(root: Path) -> ResultTable:
 
 
 def shortened(path: str) -> str:
-    """A long path without its middle, so that a table fits a screen. Other formats than text have all of it.
+    """A long path without its middle, so that a table fits a screen. CSV and JSON have all of it.
 
     >>> shortened("runs/a"), shortened("runs/reproduce/" + 40 * "x" + "/seed-0")
     ('runs/a', 'runs/reproduce/xxxxx...xxxxxxxxxxxx/seed-0')

@@ -31,7 +31,7 @@ _MIX_ORIGINS = _BUILT_IN.keys() - {"by_domain", "file", "natural", "pooled"}
 
 def mixed_origins_notes(partition: str, origins: int) -> list[str]:
     """A caution if a partition mixes examples of which a file says to which of its clients they belong."""
-    if not origins or partition not in _MIX_ORIGINS:
+    if origins < 2 or partition not in _MIX_ORIGINS:
         return []
     return [
         f"careful: the file says which of {origins} clients an example belongs to, and partition {partition} mixes "

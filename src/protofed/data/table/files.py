@@ -48,8 +48,9 @@ def is_table(path: Path) -> bool:
 
 def tables_in(folder: Path) -> dict[str, Path]:
     """The tables of a folder by their names without the endings, sorted; an error if two have the same name."""
-    files = sorted(filter(is_table, folder.iterdir()))
-    if others := sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _OTHER_FORMATS):
+    shown = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
+    files = sorted(filter(is_table, shown))
+    if others := sorted(file.name for file in shown if file.suffix.lower() in _OTHER_FORMATS):
         raise UserError(
             f"{folder / others[0]} is not read: tables end in {', '.join(SUFFIXES)}. Save it as CSV, or move it to "
             "another folder if it belongs to no client."

@@ -21,7 +21,7 @@ Scaling = Literal["client", "federated"] | dict[str, tuple[float, float]]
 """How numbers are scaled: by a client's own training rows, by all clients', or by a mean and deviation per column."""
 RARE = 3
 """A category with fewer training rows than this shares the input `other` with unknown categories."""
-_LARGEST = float(np.finfo(np.float32).max)
+_LARGEST_INPUT = float(np.finfo(np.float32).max)
 """The largest number that inputs can have."""
 _EXACT = 16
 """Numbers of fewer characters are stored exactly as floats if they are whole."""
@@ -165,6 +165,19 @@ def common_recipes(recipes: Sequence[Recipe], frames: Sequence[Any]) -> list[Rec
     return [replace(recipe, steps=tuple(map(common, recipe.steps))) for recipe in recipes]
 
 
+def shared_recipe(recipes: Sequence[Recipe]) -> Recipe | None:
+    """The recipe for rows that belong to no particular client; None if clients scale or encode columns differently.
+
+    A missing number is replaced by the mean of the clients' medians.
+    """
+    without_fill = {replace(one, steps=tuple(replace(step, fill=0.0) for step in one.steps)) for one in recipes}
+    if len(without_fill) != 1:
+        return None
+    columns = zip(*(recipe.steps for recipe in recipes), strict=True)
+    steps = tuple(replace(same[0], fill=float(np.mean([step.fill for step in same]))) for same in columns)
+    return replace(recipes[0], steps=steps)
+
+
 class ColumnMoments(NamedTuple):
     """What a client sends of a column for federated scaling.
 
@@ -235,10 +248,10 @@ def numbers_of(values: Any, where: str) -> np.ndarray:
         raise UserError(f"{where} has the text {text!r}, but this client's rows have numbers there.") from problem
     if np.isinf(raw).any():
         raise UserError(f"{where} has {np.isinf(raw).sum():,} infinite values. Replace them, or delete those rows.")
-    if len(too_large := raw[np.abs(raw) > _LARGEST]):
+    if len(too_large := raw[np.abs(raw) > _LARGEST_INPUT]):
         raise UserError(
-            f"{where} has values larger than {_LARGEST:.2g}, such as {too_large[0]:g}. Give it in another unit, or "
-            "delete those rows."
+            f"{where} has values larger than {_LARGEST_INPUT:.2g}, such as {too_large[0]:g}. Give it in another unit, "
+            "or delete those rows."
         )
     return np.asarray(raw)
 

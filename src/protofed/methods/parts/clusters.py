@@ -87,7 +87,8 @@ def lloyd(points: Tensor, exists: Tensor, starts: Tensor) -> Prototypes:
     """Lloyd's algorithm from starts [classes, k, dim].
 
     Every point is assigned to the nearest centre and every centre is moved to the mean of its points, until no
-    assignment changes.
+    assignment changes. Centres that are some thousand times closer to each other than to the middle of the class are
+    not told apart, because squared lengths have single precision.
     """
     k = starts.shape[1]
     counts = exists.sum(1, keepdim=True)

@@ -39,7 +39,7 @@ _FIGURE10 = {
     "Digit-5, Dir(1.0)": (DIGIT5, (*LABEL_SKEW, "partition.alpha=1.0")),
     "Office, domains": (OFFICE, ()),
 }
-_SCATTER = ("scatter.mean.ratio", "scatter.pooled.ratio")
+_RATIOS = ("scatter.mean.ratio", "scatter.pooled.ratio")
 
 
 def _varied(
@@ -88,7 +88,9 @@ def draw_curves(jobs: Sequence[SweepRun]) -> Figure:
     for job in jobs:
         method, _, column = job.setting.partition(", ")
         rows = Folder(job.out).rounds()
-        curve = {row["round"]: 100 * row["accuracy_prototype"] for row in rows if row.get("accuracy_prototype")}
+        curve = {
+            row["round"]: 100 * row["accuracy_prototype"] for row in rows if row.get("accuracy_prototype") is not None
+        }
         by_data.setdefault(column.rpartition(", round ")[0], {}).setdefault(method, []).append(curve)
     panels = [
         BandPanel(
@@ -128,7 +130,7 @@ MPFEDCL_FIGURES = (
             OWN_NOTE,
             ("The paper does not name the data of its figure, nor the number of rounds.",),
         ),
-        also=_SCATTER,
+        also=_RATIOS,
         picture=draw_two_clients,
     ),
     mpfedcl_study(

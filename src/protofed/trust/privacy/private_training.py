@@ -55,6 +55,7 @@ def train_privately(
                 keys = (noise.uniform(len(chosen)) * 2**62).long()
                 x, y = client.data.take(chosen, _private_augmenter(training.augment, noise))
                 trainable = {name: outcome.params[name] for name in names}
+                # one of the parts is uploaded: with several, an upload would depend on several clipped gradients
                 parts = separate_parts(trainable, phase.clipped_separately)
                 sums, terms = clipped_gradient_sums(
                     method, client, outcome.params, parts, (x, y, keys), down, kept, privacy.step_clip
