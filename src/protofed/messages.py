@@ -27,6 +27,7 @@ __all__ = [
     "average",
     "flatten",
     "group_by_first_name",
+    "is_readable",
     "leaves",
     "message_size",
     "share_equal_messages",
@@ -232,6 +233,15 @@ def group_by_first_name(flat: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]
         first, _, rest = name.partition("/")
         groups.setdefault(first, {})[rest] = value
     return groups
+
+
+def is_readable(message: Any) -> bool:
+    """Whether a message has a form that can be sent."""
+    try:
+        flatten(message)
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        return False
+    return True
 
 
 def message_size(message: Any) -> Size:

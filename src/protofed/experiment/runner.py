@@ -224,7 +224,7 @@ class Runner:
         row |= self._columns_of_test(number)
         if self.config.eval.personal:
             row["personal"] = {str(report.upload.client): report.hits for report in reports if report.hits}
-        row |= cost_columns(self.safeguards.secure.sent_messages(reports), downs.values())
+        row |= cost_columns(self.safeguards.secure.sent_messages(reports, rejected), downs.values())
         row |= roster.columns_of_slow_clients() if self.config.system.slow else {}
         row |= self.safeguards.columns(self.evaluations)
         row["clients"] = roster.clients

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from protofed.errors import UserError
+from protofed.messages import is_readable
 from protofed.trust.secure_sum.field import SecureSumError
 from protofed.trust.secure_sum.totals import summed_numbers, summed_upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from protofed.core import Upload
     from protofed.engines.engine import Report
@@ -46,9 +47,13 @@ class SecureRound:
             self.problem = str(problem)
             return []
 
-    def sent_messages(self, reports: Sequence[Report]) -> list[Any]:
-        """The uploads as they are sent, for their size: with secure sums a number of 8 bytes per summed number."""
-        messages = [report.upload.message for report in reports]
+    def sent_messages(self, reports: Sequence[Report], rejected: Mapping[int, str]) -> list[Any]:
+        """The uploads as they are sent, for their size: with secure sums a number of 8 bytes per summed number.
+
+        Those that were rejected were sent, too. One that cannot be read has no size that could be counted.
+        """
+        uploads = [report.upload for report in reports]
+        messages = [one.message for one in uploads if one.client not in rejected or is_readable(one.message)]
         if not self.is_on or all(isinstance(message, Tensor) for message in messages):
             return messages
         return [torch.empty(summed_numbers(self.method, message), dtype=torch.long) for message in messages]
