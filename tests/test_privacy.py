@@ -106,11 +106,11 @@ def test_the_closed_form_by_hand():
 
 def test_dittos_shared_model_does_not_depend_on_the_personal_one():
     """Each part of the gradient is clipped by itself, as without noise; only the shared part is sent."""
-    privacy = {"encoder": "dp-sgd", "step_noise": 0.1, "examples": 20}
+    privacy = {"encoder": "dp-sgd", "step_noise": 1.0, "examples": 20}
     shared = []
     for pull in (0.0, 20.0):
         table = {"run": {"rounds": 1}, "data": {"clients": 3, "limit": 120}, "partition": {"name": "iid"}}
-        table |= {"train": {"clip": 0.5, "lr": 0.1}}
+        table |= {"train": {"clip": 0.5, "lr": 0.1, "epochs": 2, "batch": 20}}
         result = protofed.run({**table, "method": {"name": "ditto", "pull": pull}, "privacy": privacy})
         shared.append(result.state.server.params)
     for name, value in shared[0].items():
