@@ -104,6 +104,9 @@ CLAIMS = {
             for images, study in (("10 images per class", "mpfedcl-table5-few"), ("all images", "mpfedcl-table5"))
             for name, row in (("FedAvg", "fedavg"), ("training alone", "local"), ("FedProto", "fedproto"))
         ),
+        Claim("MP above FedAvg (Digit-5, Dir(0.5))", "mpfedcl-table7", "Digit-5, Dir(0.5)", "mp", "fedavg"),
+        Claim("MP above FedProto (Digit-5, Dir(0.5))", "mpfedcl-table7", "Digit-5, Dir(0.5)", "mp", "fedproto"),
+        Claim("several prototypes above one (Digit-5, Dir(0.5))", "mpfedcl-table7", "Digit-5, Dir(0.5)", "mp", "sp"),
         Claim("MP above FedAvg (Office-10 by domain)", "mpfedcl-table7", "Office, domains", "mp", "fedavg"),
         Claim("MP above FedProto (Office-10 by domain)", "mpfedcl-table7", "Office, domains", "mp", "fedproto"),
         Claim("MP above FedAvg (MNIST with label skew)", "mpfedcl-table6", "balanced", "mp", "fedavg"),
@@ -114,7 +117,9 @@ CLAIMS = {
         ),
         Claim("several prototypes above one (Office-10 by domain)", "mpfedcl-table7", "Office, domains", "mp", "sp"),
         *(
-            Claim(f"MP above {name} after 20 seconds of training (Digit-5, {words})", "mpfedcl-table8", column, "mp", row)
+            Claim(
+                f"MP above {name} after 20 seconds of training (Digit-5, {words})", "mpfedcl-table8", column, "mp", row
+            )
             for words, column in (("Dir(0.5)", "Digit-5, Dir(0.5)"), ("by domain", "Digit-5, domains"))
             for name, row in (("FedAvg", "fedavg"), ("FedProto", "fedproto"))
         ),
