@@ -248,3 +248,26 @@ def test_sentences_about_equal_time_follow_from_the_kept_figures():
         f"{times[3]:.1f} times on Office.",
     ):
         assert sentence in text, sentence
+
+
+def test_sentences_about_alpha_follow_from_the_kept_figures():
+    text, kept = text_of("mpfedcl.md"), Kept("mpfedcl-figure8")
+    columns = [f"alpha {alpha}" for alpha in (0.1, 0.2, 0.5, 1.0)]
+    assert not any(kept.gap("mp", row, at).excludes_zero for row in ("sp", "fedavg") for at in columns)
+    shared = [100 * kept.mean(row, at).mean for row in ("mp", "sp", "fedavg") for at in columns]
+    falls = [
+        [f"{100 * kept.mean(row, at).mean:.1f}" for row in ("fedproto", "local")] for at in (columns[3], columns[0])
+    ]
+    proto, alone = (kept.gap("mp", row, columns[0]) for row in ("fedproto", "local"))
+    last = kept.gap("mp", "fedproto", columns[3])
+    assert [gap.excludes_zero for gap in (proto, alone, last)] == [True, True, False]
+    average = [kept.gap("fedavg", "local", at) for at in columns]
+    assert all(gap.excludes_zero for gap in average)
+    for sentence in (
+        f"have {min(shared):.1f} to {max(shared):.1f} % at every alpha.",
+        "fall from {} and {} % at alpha 1.0 to {} and {} % at 0.1;".format(*falls[0], *falls[1]),
+        f"there mp is {proto.percent()} and {alone.percent()} points above them.",
+        f"the difference from fedproto is undecided ({last.percent('+')}).",
+        f"by {100 * min(gap.mean for gap in average):.1f} to {100 * max(gap.mean for gap in average):.1f} points.",
+    ):
+        assert sentence in text, sentence
