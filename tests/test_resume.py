@@ -438,7 +438,7 @@ def test_a_full_disk_is_told_with_the_way_to_go_on(tmp_path):
     words = [sys.executable, "-c", "from protofed.cli import entry; entry()", "run"]
     (tmp_path / "run").mkdir(parents=True)
     (tmp_path / "run" / ".partition.json.new").symlink_to("/dev/full")
-    config = Config.of({"run": {"rounds": 2}, "data": {"clients": 3}, "engine": {"name": "loop"}})
+    config = Config.of({"run": {"rounds": 2, "eval_every": 1}, "data": {"clients": 3}, "engine": {"name": "loop"}})
     Folder(tmp_path / "run").write_config(config.table())
     ended = subprocess.run(
         [*words, "--quiet", "--resume", "--out", "run"], cwd=tmp_path, capture_output=True, text=True, check=False
