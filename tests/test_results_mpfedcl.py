@@ -271,3 +271,36 @@ def test_sentences_about_alpha_follow_from_the_kept_figures():
         f"by {100 * min(gap.mean for gap in average):.1f} to {100 * max(gap.mean for gap in average):.1f} points.",
     ):
         assert sentence in text, sentence
+
+
+def test_sentences_about_curves_and_embeddings_follow_from_the_kept_figures():
+    text, kept = text_of("mpfedcl.md"), Kept("mpfedcl-figure10")
+    gaps = {
+        (data, number, row): kept.gap("mp", row, f"{data}, round {number}")
+        for data in ("Digit-5, Dir(1.0)", "Office, domains")
+        for number in (5, 20, 60)
+        for row in ("sp", "fedproto")
+    }
+    digits, office = "Digit-5, Dir(1.0)", "Office, domains"
+    assert {place for place, gap in gaps.items() if gap.excludes_zero} == {
+        (digits, 5, "fedproto"),
+        (digits, 60, "fedproto"),
+        (office, 5, "fedproto"),
+        (office, 60, "sp"),
+    }
+    early = kept.gap("fedproto", "mp", f"{digits}, round 5")
+    for sentence in (
+        f"mp is above fedproto by {gaps[digits, 60, 'fedproto'].percent()} points (paper: about 2.74). Its difference "
+        f"from sp is undecided, {gaps[digits, 60, 'sp'].percent('+')} (1.40).",
+        f"mp is above sp by {gaps[office, 60, 'sp'].percent()} points (4.92) and cannot be distinguished from fedproto "
+        f"({gaps[office, 60, 'fedproto'].percent('+')}; 3.47).",
+        f"after 5 rounds mp is above it by {gaps[office, 5, 'fedproto'].percent()} points. On Digit-5 mp is below "
+        f"fedproto then, by {early.percent()},",
+    ):
+        assert sentence in text, sentence
+    first = Kept("mpfedcl-figure1")
+    alone, average = (first.by_place[row, "MNIST, Dir(0.1)"].other("scatter.mean.ratio") for row in ("local", "fedavg"))
+    separated = paired(alone, average)
+    assert separated
+    assert separated.excludes_zero
+    assert separated.mean > 0
