@@ -304,3 +304,27 @@ def test_sentences_about_curves_and_embeddings_follow_from_the_kept_figures():
     assert separated
     assert separated.excludes_zero
     assert separated.mean > 0
+
+
+def test_sentences_about_the_number_of_clients_follow_from_the_kept_figures():
+    text, kept = text_of("mpfedcl.md"), Kept("mpfedcl-figure9")
+    columns = [f"{clients} clients" for clients in (5, 10, 20, 40)]
+    over, by_head, trained = (
+        [kept.gap(*pair, at) for at in columns]
+        for pair in (("mp", "fedavg"), ("mp, by head", "fedavg"), ("mp", "mp, untrained"))
+    )
+    assert [gap.excludes_zero for gap in over] == [False, True, True, True]
+    assert [gap.excludes_zero for gap in by_head] == [True, True, False, False]
+    assert all(gap.excludes_zero for gap in trained)
+    proto = [100 * kept.mean("fedproto", at).mean for at in columns]
+    assert proto == sorted(proto, reverse=True)
+    untrained = [100 * kept.mean("mp, untrained", at).mean for at in columns]
+    for sentence in (
+        f"mp is above fedavg by {over[1].percent()}, {over[2].percent()} and {over[3].percent()} points with 10, 20 and "
+        f"40 clients, and undecided with 5 ({over[0].percent('+')}).",
+        f"fedproto falls from {proto[0]:.1f} to {proto[-1]:.1f} %",
+        f"mp is above fedavg by {by_head[0].percent()} and {by_head[1].percent()} points with 5 and 10 clients",
+        f"right for {min(untrained):.1f} to {max(untrained):.1f} % of the test images without any training; training "
+        f"adds {100 * min(gap.mean for gap in trained):.1f} to {100 * max(gap.mean for gap in trained):.1f} points",
+    ):
+        assert sentence in text, sentence

@@ -350,6 +350,18 @@ def test_the_sentences_about_equal_time_follow_from_the_kept_figures():
     ) in text
 
 
+def test_the_sentence_about_the_number_of_clients_follows_from_the_kept_figures():
+    ninth = Kept("mpfedcl-figure9")
+    columns = [f"{clients} clients" for clients in (5, 10, 20, 40)]
+    by_head = [ninth.gap("mp, by head", "fedavg", at) for at in columns]
+    assert [gap.excludes_zero for gap in by_head] == [True, True, False, False]
+    assert [ninth.gap("mp", "fedavg", at).excludes_zero for at in columns] == [False, True, True, True]
+    untrained = [100 * ninth.mean("mp, untrained", at).mean for at in columns]
+    text = text_of("README.md")
+    assert f"right for {min(untrained):.0f} to {max(untrained):.0f} % of the test images in a net that is not" in text
+    assert f"with 5 and 10 clients ({by_head[0].percent()} and {by_head[1].percent()} points)" in text
+
+
 def test_every_kept_file_is_named_in_the_summary():
     text = text_of("README.md")
     studies = ("fedproto-", "fednh-table", "mpfedcl-", "protomargin-")

@@ -45,7 +45,7 @@ _RATIOS = ("scatter.mean.ratio", "scatter.pooled.ratio")
 def _varied(
     recipe: str,
     methods: Sequence[str],
-    columns: dict[str, tuple[str, ...]],
+    columns: Mapping[str, tuple[str, ...]],
     figure: str | None = None,
     rounds: Mapping[str, int] = ROUNDS,
 ) -> list[Cell]:
