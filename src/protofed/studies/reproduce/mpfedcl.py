@@ -17,9 +17,10 @@ ROWS = {
     "fedprox": ("method.name=fedprox",),
     "fedproto": ("method.name=fedproto", "method.nearest=all"),
     "local": ("method.name=local",),
+    "mp, untrained": ("run.rounds=1", "train.lr=1e-9"),
 }
-"""The changes to the recipes for each method."""
-_BY_PROTOTYPE = ("mp", "sp", "dp", "fedproto")
+"""The changes to the recipes for each method; at the end, the nearest prototype in a net that does not learn."""
+_BY_PROTOTYPE = ("mp", "sp", "dp", "fedproto", "mp, untrained")
 """The methods that predict by the nearest prototype in the paper; the others predict by head."""
 ROUNDS = {"fedavg": 110, "fedprox": 100, "fedproto": 100, "local": 100}
 """Table VI: the paper's rounds. mp, sp and dp have 60, as in the recipes; it has none for local and in Table V."""
@@ -32,6 +33,10 @@ DIGIT5, OFFICE = "mpfedcl-digit5", "mpfedcl-office"
 _READOUT_NOTE = (
     "Test accuracy in %, mean over seeds ± the half-width of the 95 % interval over seeds. mp, sp, dp and fedproto "
     "predict with the nearest prototype, the others with the head. "
+)
+_UNTRAINED_NOTE = (
+    ' "mp, untrained": the nearest prototype in a net that does not learn, after one round with a learning rate of '
+    "practically 0."
 )
 OWN_NOTE = _READOUT_NOTE + "Every client is tested on its own test set (its domain, or its share of every class)."
 BALANCED_NOTE = _READOUT_NOTE + (
@@ -52,7 +57,10 @@ _MPFEDCL_CHOICES = (
     "the paper.",
 )
 _TWO_ROUNDS = ("run.rounds=2",)
-_MPFEDCL_PAIRS = (("mp", "sp"), ("mp", "dp"), ("mp", "fedavg"), ("mp", "fedproto"), ("mp", "local"))
+_MPFEDCL_PAIRS = (
+    *(("mp", other) for other in ("sp", "dp", "fedavg", "fedproto", "local", "mp, untrained")),
+    ("mp, by head", "fedavg"),
+)
 
 
 def changed_rounds(method: str, rounds: Mapping[str, int] = ROUNDS) -> tuple[str, ...]:
@@ -90,14 +98,19 @@ def mpfedcl_study(
         (*differences, *_MPFEDCL_CHOICES),
         quick_seeds=1,
         pairs=pairs,
-        note=note,
+        note=note + _UNTRAINED_NOTE if "mp, untrained" in rows else note,
     )
+
+
+def _with_untrained(table: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """A table of the paper's and a row without its figures: MP-FedCL in a net that does not learn."""
+    return {**table, "mp, untrained": ("",) * len(table["mp"])}
 
 
 def _table5(extra: Sequence[str], with_relu: bool = False) -> list[Cell]:
     """A column per domain and their mean, and the mean with a ReLU on the logits."""
     cells = []
-    for method, values in MPFEDCL_TABLE5.items():
+    for method, values in _with_untrained(MPFEDCL_TABLE5).items():
         words = (*ROWS[method], *changed_rounds(method), *extra)
         way = own_figure(method).split(".")[1]
         figures = [*(f"domains.{domain}.{way}" for domain in _DOMAINS), own_figure(method)]
@@ -110,7 +123,7 @@ def _table5(extra: Sequence[str], with_relu: bool = False) -> list[Cell]:
 
 def _table6() -> list[Cell]:
     cells = []
-    for method, (value, _, _) in MPFEDCL_TABLE6.items():
+    for method, (value, _, _) in _with_untrained(MPFEDCL_TABLE6).items():
         words = (*ROWS[method], *changed_rounds(method))
         for column, figure, extra, paper in (
             ("balanced", balanced_figure(method), (), value),
@@ -127,7 +140,7 @@ def _label_cells(recipe: str, found: int, one: str) -> list[Cell]:
     skew = (*LABEL_SKEW, "partition.alpha=0.05")
     return [
         Cell(method, column, recipe, (*ROWS[method], *changed_rounds(method), *skew, *extra), values[found], figure)
-        for method, values in MPFEDCL_TABLE6.items()
+        for method, values in _with_untrained(MPFEDCL_TABLE6).items()
         for column, figure, extra in (
             ("all domains", balanced_figure(method), ()),
             (f"{one} only", balanced_figure(method), (f'data.domains=["{one}"]',)),
@@ -206,7 +219,7 @@ MPFEDCL_STUDIES = (
     mpfedcl_study(
         "table7",
         "Table VII: Digit-5 and Office-10, Dir(0.5) and by domain",
-        _both_cells(MPFEDCL_TABLE7, (), True),
+        _both_cells(_with_untrained(MPFEDCL_TABLE7), (), True),
         _READOUT_NOTE + "Dir(0.5): the balanced test set; by domain: every client's own.",
         (LITE0, SUBSETS, _DP),
     ),
