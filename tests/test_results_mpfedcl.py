@@ -328,3 +328,41 @@ def test_sentences_about_the_number_of_clients_follow_from_the_kept_figures():
         f"adds {100 * min(gap.mean for gap in trained):.1f} to {100 * max(gap.mean for gap in trained):.1f} points",
     ):
         assert sentence in text, sentence
+
+
+def test_sentences_about_nets_without_training_follow_from_the_kept_figures():
+    few, mnist, seventh = (Kept(f"mpfedcl-{name}") for name in ("table5-few", "table6", "table7"))
+    digits, office = (
+        [f"{data}, {split}" for split in ("Dir(0.5)", "domains")] for data in ("Digit-5", "Office")
+    )  # the order of the sentences
+
+    def untrained(kept: Kept, columns: list[str]) -> list[str]:
+        return [f"{100 * kept.mean('mp, untrained', at).mean:.1f}" for at in columns]
+
+    def added(kept: Kept, columns: list[str]) -> list[str]:
+        gaps = [kept.gap("mp", "mp, untrained", at) for at in columns]
+        assert all(gap.excludes_zero for gap in gaps)
+        return [gap.percent() for gap in gaps]
+
+    below = few.gap("mp, untrained", "fedavg", "mean, ReLU")
+    assert below.excludes_zero
+    averages = [f"{100 * few.mean('fedavg', at).mean:.1f}" for at in ("mean", "mean, ReLU")]
+    average = f"{100 * mnist.mean('fedavg', 'balanced').mean:.1f}"
+    text, summary = text_of("mpfedcl.md"), text_of("README.md")
+    for sentence in (
+        f"it has {untrained(mnist, ['balanced'])[0]} %, where fedavg by head has {average} % after 110 rounds. Training "
+        f"adds {added(mnist, ['balanced'])[0]} points to mp.",
+        f"it has {untrained(few, ['mean'])[0]} % in the mean over the domains, where fedavg by head has {averages[0]} % "
+        f"without the ReLU and {averages[1]} % with it. Training adds {added(few, ['mean'])[0]} points to mp. So fedavg "
+        f"with the ReLU is {below.percent()} points below prototypes",
+        "it has {} and {} % on Digit-5, to which training adds {} and {} points, and {} and {} % on Office, to which it "
+        "adds {} and {}.".format(
+            *untrained(seventh, digits), *added(seventh, digits), *untrained(seventh, office), *added(seventh, office)
+        ),
+    ):
+        assert sentence in text, sentence
+    assert (
+        f"right for {untrained(mnist, ['balanced'])[0]} % on MNIST with label skew (fedavg by head: {average} % after 110 "
+        f"rounds), and for {untrained(few, ['mean'])[0]} % on Digit-5 with 10 images per class (fedavg: {averages[0]} %, "
+        f"and with the paper's ReLU {averages[1]} %)"
+    ) in summary
