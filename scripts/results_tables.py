@@ -107,6 +107,11 @@ CLAIMS = {
         Claim("MP above FedAvg (Digit-5, Dir(0.5))", "mpfedcl-table7", "Digit-5, Dir(0.5)", "mp", "fedavg"),
         Claim("MP above FedProto (Digit-5, Dir(0.5))", "mpfedcl-table7", "Digit-5, Dir(0.5)", "mp", "fedproto"),
         Claim("several prototypes above one (Digit-5, Dir(0.5))", "mpfedcl-table7", "Digit-5, Dir(0.5)", "mp", "sp"),
+        Claim("MP above FedAvg (Digit-5 with label skew)", "mpfedcl-table6-digit5", "all domains", "mp", "fedavg"),
+        Claim(
+            "several prototypes above one (Digit-5 with label skew)",
+            *("mpfedcl-table6-digit5", "all domains", "mp", "sp"),
+        ),
         Claim("MP above FedAvg (Office-10 by domain)", "mpfedcl-table7", "Office, domains", "mp", "fedavg"),
         Claim("MP above FedProto (Office-10 by domain)", "mpfedcl-table7", "Office, domains", "mp", "fedproto"),
         Claim("MP above FedAvg (MNIST with label skew)", "mpfedcl-table6", "balanced", "mp", "fedavg"),

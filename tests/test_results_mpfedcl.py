@@ -366,3 +366,18 @@ def test_sentences_about_nets_without_training_follow_from_the_kept_figures():
         f"rounds), and for {untrained(few, ['mean'])[0]} % on Digit-5 with 10 images per class (fedavg: {averages[0]} %, "
         f"and with the paper's ReLU {averages[1]} %)"
     ) in summary
+
+
+def test_sentences_about_label_skew_on_digit5_follow_from_the_kept_figures():
+    text, kept, columns = text_of("mpfedcl.md"), Kept("mpfedcl-table6-digit5"), ("all domains", "mnist_m only")
+    over, average = ([kept.gap("mp", row, at) for at in columns] for row in ("sp", "fedavg"))
+    assert [gap.excludes_zero for gap in (*over, *average)] == [False, False, False, True]
+    below = kept.gap("fedavg", "mp", "mnist_m only")
+    paper = {row: paper_mean(values[1]) for row, values in published.MPFEDCL_TABLE6.items()}
+    for sentence in (
+        f"mp - sp is {over[0].percent('+')} and {over[1].percent('+')}, where the paper has "
+        f"{paper['mp'] - paper['sp']:+.2f}.",
+        f"mp is below fedavg by {below.percent()} points, and with all domains their difference is undecided "
+        f"({average[0].percent('+')}). The paper has mp {paper['mp'] - paper['fedavg']:.2f} above.",
+    ):
+        assert sentence in text, sentence
