@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kept import Kept, text_of
-from protofed.measures.intervals import paired
+from protofed.measures.intervals import Interval, paired
 from protofed.studies.reproduce import published
 from protofed.studies.reproduce.study import paper_mean
 
@@ -383,3 +383,21 @@ def test_sentences_about_label_skew_on_digit5_follow_from_the_kept_figures():
         f"({average[0].percent('+')}). The paper has mp {paper['mp'] - paper['fedavg']:.2f} above.",
     ):
         assert sentence in text, sentence
+
+
+def test_sentences_about_the_number_of_prototypes_follow_from_the_kept_figures():
+    text, kept = text_of("mpfedcl.md"), Kept("mpfedcl-figure5")
+
+    def gap(data: str, first: int, second: int) -> Interval:
+        found = paired(*(kept.by_place["mp", f"{data}, K = {k}"].accuracy for k in (first, second)))
+        assert found
+        return found
+
+    pairs = ((3, 2), (4, 2), (3, 4))
+    assert not any(gap(data, *pair).excludes_zero for data in ("MNIST", "Office") for pair in pairs)
+    gaps = [gap("Digit-5", *pair) for pair in pairs]
+    assert [one.excludes_zero for one in gaps] == [True, True, False]
+    assert (
+        f"3 and 4 are above 2 by {gaps[0].percent()} and {gaps[1].percent()} points, and cannot be distinguished from "
+        f"each other ({gaps[2].percent('+')})."
+    ) in text
